@@ -1,0 +1,16 @@
+"""What holds for every test: no leaks, a temp folder of its own, reproducible random examples."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
+
+__all__ = ["no_leaks", "pytest_configure", "pytest_runtest_makereport", "pytest_unconfigure"]
+
+# No deadline and no database: a slow machine or an earlier run must not change the outcome.
+settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+settings.register_profile("full", parent=settings.get_profile("ci"), max_examples=5000)
+settings.load_profile("full" if os.environ.get("WORKSPAN_FULL") == "1" else "ci")
