@@ -1,0 +1,40 @@
+# Every target installs what it needs into .venv (once) and can be repeated.
+# ARGS goes to the command behind the target: make demo ARGS="--workers 4", make test ARGS="tests/grid -x".
+# PYTHON names the interpreter of a new .venv; by default the oldest supported one that tools/pythons finds.
+
+.PHONY: help demo test lint bench docs clean
+
+help:
+	@echo "make demo | test | lint | bench | docs | clean"
+
+demo:
+	@tools/venv .venv demo
+	.venv/bin/workspan demo $(ARGS)
+
+# On the oldest supported Python with the long campaigns, then on the newest one found.
+test:
+	@tools/venv .venv demo dev bench
+	WORKSPAN_FULL=1 tools/suite .venv $(ARGS)
+	@set -e; set -- $$(tools/pythons newest); \
+	if [ "$$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" != "$$1" ]; then \
+		PYTHON="$$2" tools/venv .venv-$$1 demo dev bench; \
+		tools/suite .venv-$$1 $(ARGS); \
+	fi
+
+lint:
+	@tools/venv .venv demo dev bench
+	.venv/bin/python -m ruff check
+	.venv/bin/python -m mypy
+
+bench:
+	@tools/venv .venv demo bench
+	.venv/bin/python benchmarks/run.py $(ARGS)
+
+docs:
+	@tools/venv .venv demo dev bench
+	.venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:
+	rm -rf .venv .venv-3.* build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f src/workspan/measure/_ticks*.so src/workspan/measure/_ticks.c
