@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -35,7 +34,7 @@ GRACE_SECONDS = 1.0
 
 Snapshot = dict[str, dict[object, str]]  # kind -> identity -> description for people
 
-_token = f"LEAK_TOKEN={uuid.uuid4().hex}"
+_token = b"LEAK_TOKEN=" + uuid.uuid4().hex.encode()
 _failed = pytest.StashKey[bool]()
 _temp_folder = pytest.StashKey[str]()
 
@@ -66,24 +65,32 @@ def new_in(after: Snapshot, before: Snapshot, allowed: tuple[str, ...] = ()) -> 
 
 
 def _processes() -> dict[object, str]:
-    """Descendants, also those that were orphaned or lead a session of their own: they have our token or a parent."""
-    found = {child.pid: child for child in psutil.Process().children(recursive=True)}
-    wanted = _token.encode()
-    for entry in os.listdir("/proc") if sys.platform == "linux" else ():
-        if entry.isdigit() and int(entry) not in found and int(entry) != os.getpid():
-            try:
-                if wanted in Path("/proc", entry, "environ").read_bytes():
-                    found[int(entry)] = psutil.Process(int(entry))
-            except (OSError, psutil.NoSuchProcess):
-                pass
-    return {pid: _describe(process) for pid, process in found.items()}
-
-
-def _describe(process: psutil.Process) -> str:
+    """Descendants, also those that were orphaned or lead a session of their own: they have a parent or our token."""
+    pids = set()
     try:
-        return f"pid {process.pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # cheap, and reaps nothing
+        pids.update(child.pid for child in psutil.Process().children())
+    except ChildProcessError:  # there are none
+        pass
+    if sys.platform == "linux":
+        pids.update(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _has_token(pid))
+    return {pid: _describe(pid) for pid in pids - {os.getpid()}}
+
+
+def _has_token(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as environ:
+            return _token in environ.read()
+    except OSError:  # ended meanwhile, or another user's
+        return False
+
+
+def _describe(pid: int) -> str:
+    try:
+        process = psutil.Process(pid)
+        return f"pid {pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
     except psutil.Error:
-        return f"pid {process.pid}"
+        return f"pid {pid}"
 
 
 def _threads() -> dict[object, str]:
@@ -187,7 +194,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     # A short name: paths of Unix sockets below it must stay under 104 characters.
     tempfile.tempdir = os.environ["TMPDIR"] = config.stash[_temp_folder] = tempfile.mkdtemp(prefix="wt-")
-    os.environ.update([_token.split("=")])
+    os.environ.update([_token.decode().split("=")])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
