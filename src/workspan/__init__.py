@@ -1,0 +1,81 @@
+"""Workspan runs array and batch processing and knows what it costs: before, during and after.
+
+*Work* is the total cost of a run, *span* its critical path. Everything below loads on first use, so that importing
+the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "errors": ("AbandonedError", "ConfigurationError", "LayoutMismatchError", "WorkspanError"),
+    "config": ("configure",),
+    "grid": ("Block", "BlockStatus"),
+    "measure.profile": ("BlockStats", "profile_block"),
+    "measure.sections": ("section",),
+    "measure.stats": ("Stat",),
+    "report.task": ("RunReport", "TaskReport", "WorkerRecord"),
+    "run.pipeline": ("Pipeline",),
+    "run.runner": ("run_blockwise",),
+    "run.task": ("Task",),
+    "schedule.state": ("TaskState",),
+    "store.records": ("BlockRecord",),
+    "views.progress": ("JsonProgressObserver",),
+    "compat.basedirs": (
+        "get_done_marker_basedir",
+        "get_tracking_basedir",
+        "set_done_marker_basedir",
+        "set_tracking_basedir",
+    ),
+}
+_MODULES = {"logging": "compat.logging", "engines": "engines", "errors": "errors"}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["Coordinate", "Roi", "__version__", *_MODULES, *_HOME]
+__all__.sort()
+
+if TYPE_CHECKING:
+    from funlib.geometry import Coordinate, Roi
+
+    from workspan import engines, errors
+    from workspan.compat import logging
+    from workspan.compat.basedirs import (
+        get_done_marker_basedir,
+        get_tracking_basedir,
+        set_done_marker_basedir,
+        set_tracking_basedir,
+    )
+    from workspan.config import configure
+    from workspan.errors import AbandonedError, ConfigurationError, LayoutMismatchError, WorkspanError
+    from workspan.grid import Block, BlockStatus
+    from workspan.measure.profile import BlockStats, profile_block
+    from workspan.measure.sections import section
+    from workspan.measure.stats import Stat
+    from workspan.report.task import RunReport, TaskReport, WorkerRecord
+    from workspan.run.pipeline import Pipeline
+    from workspan.run.runner import run_blockwise
+    from workspan.run.task import Task
+    from workspan.schedule.state import TaskState
+    from workspan.store.records import BlockRecord
+    from workspan.views.progress import JsonProgressObserver
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(f"workspan.{_MODULES[name]}")
+    elif name in _HOME:
+        value = getattr(import_module(f"workspan.{_HOME[name]}"), name)
+    elif name in ("Coordinate", "Roi"):
+        value = getattr(import_module("funlib.geometry"), name)
+    else:
+        raise AttributeError(f"module 'workspan' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""daisy's spellings, for scripts written for its names."""

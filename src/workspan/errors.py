@@ -1,0 +1,104 @@
+"""Every error a user can meet.
+
+One base class, :class:`WorkspanError`, so that a caller can catch all of them; each class is also the builtin that a
+caller would catch anyway. All of them survive pickling: ``args`` equals the constructor's arguments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "AbandonedError",
+    "BlockNotFoundError",
+    "ConfigurationError",
+    "EngineError",
+    "InvalidMetadataError",
+    "LayoutMismatchError",
+    "MissingExtraError",
+    "NoStoreError",
+    "StalledError",
+    "StoreFullError",
+    "StoreLockedError",
+    "TrackingError",
+    "UsageTypeError",
+    "WireError",
+    "WorkspanError",
+]
+
+
+class WorkspanError(Exception):
+    """Base of every error that Workspan raises on purpose.
+
+    Attributes
+    ----------
+    run_report
+        What the run had done when it ended, or ``None`` outside a run.
+    task_states
+        Task id -> ``TaskState`` at that moment, or ``None``.
+    task_order
+        Task ids in display order, or ``None``.
+    """
+
+    run_report: object | None = None
+    task_states: Mapping[str, object] | None = None
+    task_order: Sequence[str] | None = None
+
+
+class ConfigurationError(WorkspanError, RuntimeError, ValueError):
+    """What was asked for cannot be run: the caller's arguments contradict each other or the machine."""
+
+
+class UsageTypeError(WorkspanError, TypeError):
+    """An argument has a type that cannot be used."""
+
+
+class TrackingError(ConfigurationError):
+    """A tracking store cannot be used for this task."""
+
+
+class LayoutMismatchError(TrackingError):
+    """The store was made for another layout of the same task; nothing was changed."""
+
+
+class InvalidMetadataError(TrackingError):
+    """The store is damaged, or is not a tracking store; nothing was changed."""
+
+
+class StoreLockedError(WorkspanError, RuntimeError):
+    """Another run holds the store."""
+
+
+class StoreFullError(WorkspanError, OSError):
+    """The disk refused a write; what was recorded before is intact and the run can be resumed."""
+
+
+class NoStoreError(WorkspanError, LookupError):
+    """A question about single blocks was asked of a task that has no tracking store."""
+
+
+class BlockNotFoundError(WorkspanError, IndexError):
+    """A coordinate outside the tracking grid."""
+
+
+class AbandonedError(WorkspanError, RuntimeError):
+    """A task was given up: it had work, no live worker, and no start left in its budget."""
+
+
+class StalledError(WorkspanError, RuntimeError):
+    """Blocks are unfinished, yet none is ready or in flight: an internal fault, never a user's."""
+
+
+class EngineError(WorkspanError, RuntimeError):
+    """An engine cannot do what it was asked, for example because a function cannot be sent to a worker."""
+
+
+class WireError(WorkspanError, ConnectionError):
+    """A peer sent something that is not a valid message; its connection is closed."""
+
+
+class MissingExtraError(WorkspanError, ImportError):
+    """An optional dependency is needed; the text names the extra and the install command."""

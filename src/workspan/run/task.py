@@ -1,0 +1,366 @@
+"""A task: a function over the blocks of a region."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from datetime import timedelta
+from math import inf, isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workspan import config
+from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.grid import Block, Layout, as_roi
+from workspan.grid.block import box_roi
+from workspan.run.functions import function_kind
+from workspan.schedule.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from funlib.geometry import Coordinate, Roi
+
+    from workspan.report.task import TaskReport
+    from workspan.run.pipeline import Pipeline
+
+DEFAULT_TIMEOUT_SECONDS = 600.0
+_SEPARATORS = ("/", "\\", "\0", "\n", "\r")
+_LONGEST_ID = 200
+
+
+class Task:
+    """A function over the blocks of an n-dimensional region.
+
+    Parameters
+    ----------
+    task_id
+        Name of the task, unique in its pipeline; names its folder of logs and its default tracking folder.
+    total_roi
+        Region from which blocks read, in integer world units.
+    read_roi, write_roi
+        What one block reads and writes; only their shapes and relative position matter. The margin of the read ROI
+        around the write ROI is the halo (context).
+    process_function
+        ``f(block)``, called for each block; its return value is ignored. Raising, or setting
+        ``block.status = BlockStatus.FAILED``, fails the attempt. ``None``: no workers are started.
+    check_function
+        ``f(block)`` that says whether the block was done before; an exception means no. A tracking store answers the
+        same question faster.
+    read_write_conflict
+        Blocks whose write ROI overlaps another's read ROI never run at the same time.
+    fit
+        A partial trailing block is dropped (``"valid"``), kept at full size (``"overhang"``) or clipped
+        (``"shrink"``).
+    max_workers
+        Most workers at the same time.
+    max_retries
+        A block is attempted at most ``max_retries + 1`` times.
+    timeout
+        Deadline of one attempt: seconds or a ``timedelta``; ``None`` means 600 s, ``inf`` none.
+    tracking_path
+        Folder of the tracking store. ``None``: ``<tracking basedir>/<task_id>`` if a basedir is set, else no
+        tracking; ``False``: none.
+    resource_tracking
+        Measure what each block costs and keep it in the store.
+    requires
+        What one worker takes of the run's ``resources``, name -> amount.
+    max_worker_restarts
+        Worker starts allowed beyond the first *max_workers*.
+    skip_mask
+        Array of shape :attr:`block_grid_shape`; blocks where it is nonzero are not run.
+    num_workers, upstream_tasks, done_marker_path
+        daisy 1.x spellings of *max_workers*, of edges to tasks that this one waits for, and of *tracking_path*.
+
+    Raises
+    ------
+    ConfigurationError
+        An argument has a value that cannot be used; the text names it. Also a ``ValueError``.
+    UsageTypeError
+        An argument has the wrong type, or both spellings of it were given. Also a ``TypeError``.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        total_roi: Roi | Any,
+        read_roi: Roi | Any,
+        write_roi: Roi | Any,
+        process_function: Callable[..., Any] | None = None,
+        check_function: Callable[[Block], Any] | None = None,
+        read_write_conflict: bool = True,
+        fit: str = "valid",
+        max_workers: int | None = None,
+        max_retries: int = 2,
+        timeout: float | timedelta | None = None,
+        tracking_path: str | os.PathLike[str] | bool | None = None,
+        resource_tracking: bool = False,
+        requires: Mapping[str, int] | None = None,
+        max_worker_restarts: int = 10,
+        skip_mask: Any = None,
+        *,
+        num_workers: int | None = None,
+        upstream_tasks: Iterable[Task] | None = None,
+        done_marker_path: str | os.PathLike[str] | bool | None = None,
+    ) -> None:
+        self.task_id = _checked_id(task_id)
+        self.total_roi = as_roi(total_roi, "total_roi")
+        self.read_roi = as_roi(read_roi, "read_roi")
+        self.write_roi = as_roi(write_roi, "write_roi")
+        self.read_write_conflict = bool(read_write_conflict)
+        self.fit = fit
+        self.layout = Layout(
+            _ints(self.total_roi.begin, "total_roi.offset"),
+            _ints(self.total_roi.shape, "total_roi.shape"),
+            _ints(self.read_roi.begin, "read_roi.offset"),
+            _ints(self.read_roi.shape, "read_roi.shape"),
+            _ints(self.write_roi.begin, "write_roi.offset"),
+            _ints(self.write_roi.shape, "write_roi.shape"),
+            fit,
+            self.read_write_conflict,
+        )
+        max_workers = _either("max_workers", max_workers, "num_workers", num_workers)
+        tracking_path = _either("tracking_path", tracking_path, "done_marker_path", done_marker_path)
+        self.max_workers = _at_least("max_workers", 1 if max_workers is None else max_workers, 1)
+        self.max_retries = _at_least("max_retries", max_retries, 0)
+        self.max_worker_restarts = _at_least("max_worker_restarts", max_worker_restarts, 0)
+        self.timeout = timeout
+        self.timeout_secs = _timeout_seconds(timeout)
+        self.tracking_path = _checked_tracking(tracking_path)
+        self.resource_tracking = bool(resource_tracking)
+        self.requires = {name: amount for name, amount in dict(requires or {}).items() if amount > 0}
+        self._skip_mask = self._checked_mask(skip_mask)
+        self.process_function = process_function
+        self.check_function = check_function
+        if upstream_tasks is not None:
+            _deprecated("upstream_tasks", "Pipeline(tasks, edges) or a + b")
+        self.upstream_tasks: list[Task] = list(upstream_tasks or ())
+        self._memory_report: TaskReport | None = None
+
+    # -- functions -------------------------------------------------------------------------------------------------
+
+    @property
+    def process_function(self) -> Callable[..., Any] | None:
+        """The block function, or ``None``."""
+        return self._process_function
+
+    @process_function.setter
+    def process_function(self, function: Callable[..., Any] | None) -> None:
+        if function is not None and function_kind(function) == "worker":
+            raise ConfigurationError(
+                f"process_function of task {self.task_id!r} takes no block: worker functions, which fetch their blocks "
+                "themselves, are not supported by this version; give it one parameter, the block"
+            )
+        self._process_function = function
+
+    @property
+    def check_function(self) -> Callable[[Block], Any] | None:
+        """``f(block)`` that says whether a block was done before, or ``None``."""
+        return self._check_function
+
+    @check_function.setter
+    def check_function(self, function: Any) -> None:
+        if isinstance(function, tuple):
+            function = function[0]
+        if function is not None:
+            if not callable(function):
+                raise UsageTypeError(f"check_function={function!r} is not callable: pass a function of one block")
+            warnings.warn(
+                "check_function runs in the scheduler for every block; a tracking_path remembers done blocks at no "
+                "cost: prefer it",
+                UserWarning,
+                stacklevel=3,
+            )
+        self._check_function: Callable[[Block], Any] | None = function
+
+    # -- geometry --------------------------------------------------------------------------------------------------
+
+    @property
+    def total_write_roi(self) -> Roi:
+        """The total ROI less the context: what the blocks write together."""
+        return box_roi(self.layout.covered)
+
+    @property
+    def block_grid_shape(self) -> Coordinate:
+        """Blocks per axis: the shape of a skip mask."""
+        from funlib.geometry import Coordinate
+
+        return Coordinate(self.layout.counts)
+
+    @property
+    def skip_mask(self) -> Any:
+        """Copy of the skip mask (uint8 array of shape :attr:`block_grid_shape`), or ``None``."""
+        return None if self._skip_mask is None else self._skip_mask.copy()
+
+    def _checked_mask(self, mask: Any) -> Any:
+        if mask is None:
+            return None
+        import numpy as np
+
+        array = np.ascontiguousarray(np.asarray(mask) != 0, dtype=np.uint8)
+        if array.shape != self.layout.counts:
+            raise ConfigurationError(
+                f"skip_mask has shape {array.shape} but task {self.task_id!r} has {self.layout.counts} blocks per axis "
+                "(block_grid_shape): make one entry a block"
+            )
+        return array
+
+    # -- tracking --------------------------------------------------------------------------------------------------
+
+    def resolved_tracking_path(self) -> Path | None:
+        """Folder of the tracking store of the next run, absolute; ``None`` without tracking."""
+        if self.tracking_path is False:
+            return None
+        if self.tracking_path is not None:
+            return Path(self.tracking_path).absolute()
+        basedir = config.get("tracking_basedir")
+        return None if basedir is None else (basedir / self.task_id).absolute()
+
+    def reset(self) -> Path | None:
+        """Delete the tracking store with its run history, so that the next run does everything again.
+
+        Returns
+        -------
+        Path | None
+            The deleted folder, or ``None`` if there is none.
+        """
+        path = self.resolved_tracking_path()
+        if path is None or not path.is_dir():
+            return None
+        from workspan.store.lock import StoreLock
+
+        with StoreLock(path):
+            shutil.rmtree(path)
+        return path
+
+    def failed_blocks(self) -> list[Block]:
+        """Blocks that failed and never succeeded, according to the store, level by level; ``[]`` without a store."""
+        path = self.resolved_tracking_path()
+        if path is None or not path.is_dir():
+            return []
+        from workspan.store.tracking import TrackingStore
+
+        layout = self.layout
+        with TrackingStore.peek(path) as store:
+            bad = (store.failures > 0) & (store.done == 0)
+            return [
+                Block.at(layout, index, self.task_id)
+                for level in range(layout.num_levels)
+                for index in layout.level_blocks(level)
+                if bad[layout.cell(index)]
+            ]
+
+    def report(self) -> TaskReport | None:
+        """Report of the last run of this task, also from an earlier process; ``None`` before any run."""
+        from workspan.run.reports import last_report
+
+        return last_report(self) or self._memory_report
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def spec(self) -> TaskSpec:
+        """Rules of the task, without functions and paths."""
+        return TaskSpec(
+            task_id=self.task_id,
+            layout=self.layout,
+            max_workers=self.max_workers,
+            max_retries=self.max_retries,
+            timeout=self.timeout_secs,
+            max_worker_restarts=self.max_worker_restarts,
+            requires=self.requires,
+            has_function=self._process_function is not None,
+        )
+
+    def run_blockwise(self, **kwargs: Any) -> Any:
+        """Run this task alone: :func:`workspan.run_blockwise`."""
+        from workspan.run.runner import run_blockwise
+
+        return run_blockwise(self, **kwargs)
+
+    def __add__(self, other: Any) -> Pipeline:
+        """Run *other* after this task, block by block."""
+        from workspan.run.pipeline import Pipeline
+
+        return Pipeline.from_task(self) + other
+
+    def __or__(self, other: Any) -> Pipeline:
+        """Run *other* beside this task."""
+        from workspan.run.pipeline import Pipeline
+
+        return Pipeline.from_task(self) | other
+
+    def __repr__(self) -> str:
+        return f"Task({self.task_id!r}, {self.layout.num_blocks:,} blocks of {self.layout.write_shape})"
+
+
+def _checked_id(task_id: Any) -> str:
+    if not isinstance(task_id, str):
+        raise UsageTypeError(f"task_id={task_id!r} is a {type(task_id).__name__}: pass a string")
+    rule = None
+    if not task_id.strip() or task_id in (".", ".."):
+        rule = "it must not be empty, '.' or '..'"
+    elif any(c in task_id for c in _SEPARATORS) or any(ord(c) < 32 or ord(c) == 127 for c in task_id):
+        rule = "it must not contain '/', '\\' or control characters"
+    elif len(task_id.encode("utf-8", "replace")) > _LONGEST_ID:
+        rule = f"it must not be longer than {_LONGEST_ID} bytes"
+    elif any(0xD800 <= ord(c) <= 0xDFFF for c in task_id):
+        rule = "it must be encodable as UTF-8"
+    if rule:
+        raise ConfigurationError(f"task_id={task_id[:40]!r} cannot name a folder: {rule}")
+    return task_id
+
+
+def _ints(values: Iterable[Any], name: str) -> tuple[int, ...]:
+    out = []
+    for value in values:
+        if value is None or int(value) != value:
+            raise ConfigurationError(f"{name}={tuple(values)} is not a tuple of integers: give a bounded ROI")
+        out.append(int(value))
+    return tuple(out)
+
+
+def _either(name: str, value: Any, old_name: str, old: Any) -> Any:
+    if old is None:
+        return value
+    if value is not None:
+        raise UsageTypeError(f"{name}={value!r} and {old_name}={old!r} are the same argument: pass {name} only")
+    _deprecated(old_name, name)
+    return old
+
+
+def _deprecated(old: str, new: str) -> None:
+    # Points at the line that made the task: this function, __init__ or its helper, the caller.
+    warnings.warn(
+        f"{old} is daisy 1.x's spelling; use {new}",
+        DeprecationWarning,
+        stacklevel=4 if old != "upstream_tasks" else 3,
+    )
+
+
+def _at_least(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise UsageTypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
+    if value < least:
+        raise ConfigurationError(f"{name}={value} is too small: use {least} or more")
+    return int(value)
+
+
+def _timeout_seconds(timeout: Any) -> float:
+    if timeout is None:
+        return DEFAULT_TIMEOUT_SECONDS
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise UsageTypeError(f"timeout={timeout!r} is a {type(timeout).__name__}: pass seconds or a timedelta")
+    if isnan(timeout) or timeout <= 0:
+        raise ConfigurationError(f"timeout={timeout} is not positive: pass seconds, or inf for no deadline")
+    return inf if timeout == inf else float(timeout)
+
+
+def _checked_tracking(path: Any) -> Any:
+    if path is None or path is False:
+        return path
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    raise UsageTypeError(f"tracking_path={path!r} is a {type(path).__name__}: pass a folder, None or False")

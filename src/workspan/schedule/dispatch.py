@@ -1,0 +1,391 @@
+"""Who gets which block, and when: workers, leases, deadlines, budgets. No I/O; the time is an argument.
+
+The dispatcher is driven by one loop::
+
+    for event in engine.poll(dispatcher.wait_seconds(now)):
+        for decision in dispatcher.handle(event, now): engine.act(decision)
+    for decision in dispatcher.tick(now): ...
+
+It never decides anything outside :meth:`Dispatcher.handle`, :meth:`~Dispatcher.tick`, :meth:`~Dispatcher.start` and
+:meth:`~Dispatcher.stop`, so a test can drive it through any order of events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from workspan.errors import ConfigurationError, StalledError
+from workspan.schedule.events import Ended, KillWorker, Ready, Returned, Send, StartWorker, StopWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workspan.schedule.events import Cause, Decision, Event, Recorder
+    from workspan.schedule.ledger import Ledger, TaskBlocks
+
+TICK_SECONDS = 0.5
+"""How often worker starts are reconsidered without an event."""
+
+AHEAD_SECONDS = 0.001
+"""Grants run ahead of a worker by about this much work: enough to hide the wire, too little to hoard."""
+
+MOST_AHEAD = 8
+"""Most blocks that one worker holds."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One worker, from the decision to start it until its end."""
+
+    worker: int
+    task: int
+    held: deque[int] = field(default_factory=deque)
+    """Blocks granted and not returned; the first one runs."""
+    ready: bool = False
+    parked: bool = False
+    """It asked for a block when none was ready."""
+    stopping: bool = False
+    retired: bool = False
+    """Taken out of service; it counts as dead although its process may still be there."""
+    free_since: float = 0.0
+    """When it returned its last block, or first asked."""
+    began_at: float = 0.0
+    """When the block that it runs began: the later of its grant and the return before it."""
+    deadline: float = inf
+
+
+@dataclass(slots=True)
+class _TaskSlots:
+    """What the dispatcher knows of one task besides its blocks."""
+
+    blocks: TaskBlocks
+    live: int = 0
+    starts: int = 0
+    parked: deque[Slot] = field(default_factory=deque)
+    ahead: int = 1
+    """How many blocks a worker may hold."""
+    mean_seconds: float | None = None
+    """Recent time a block, exponentially weighted."""
+
+    @property
+    def starts_left(self) -> int:
+        spec = self.blocks.spec
+        return spec.max_workers + spec.max_worker_restarts - self.starts
+
+
+class Dispatcher:
+    """Hands blocks to workers until every task is done or given up.
+
+    Parameters
+    ----------
+    ledger
+        The blocks.
+    recorder
+        Told of everything that happened, before the decisions that follow from it are returned.
+    resources
+        Amounts that the ``requires`` of live workers may add up to, by name; ``None``: no limits.
+
+    Raises
+    ------
+    ConfigurationError
+        A single worker of a task needs more than *resources* has.
+    """
+
+    def __init__(self, ledger: Ledger, recorder: Recorder, *, resources: Mapping[str, int] | None = None) -> None:
+        self.ledger = ledger
+        self.recorder = recorder
+        self.slots: dict[int, Slot] = {}
+        self._tasks = [_TaskSlots(blocks) for blocks in ledger.tasks]
+        self._free = dict(resources) if resources is not None else None
+        self._next_worker = 0
+        self._next_tick = inf
+        self._next_deadline = inf
+        self._stopping = False
+        for blocks in ledger.tasks:
+            self._check_fits(blocks, resources)
+
+    @staticmethod
+    def _check_fits(blocks: TaskBlocks, resources: Mapping[str, int] | None) -> None:
+        if resources is None:
+            return
+        for name, amount in blocks.spec.requires.items():
+            if amount > resources.get(name, 0):
+                raise ConfigurationError(
+                    f"a worker of task {blocks.spec.task_id!r} requires {amount} of {name!r}, but the run has "
+                    f"{resources.get(name, 0)}: raise resources[{name!r}] or lower requires"
+                )
+
+    # -- what the loop calls ---------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Decision]:
+        """Begin the run."""
+        self._next_tick = now + TICK_SECONDS
+        return self._settle(now, balance=True)
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take in one event; return what the engine must do, in order."""
+        slot = self.slots.get(event.worker)
+        if slot is None:
+            return []
+        if isinstance(event, Returned):
+            return self._returned(slot, event, now)
+        if isinstance(event, Ready):
+            slot.ready = True
+            slot.free_since = now
+            self.recorder.worker_ready(slot.worker, now)
+            return self._settle(now, asking=slot)
+        assert isinstance(event, Ended)
+        return self._ended(slot, event, now)
+
+    def tick(self, now: float) -> list[Decision]:
+        """Look after deadlines and worker starts; cheap when neither is due."""
+        out: list[Decision] = []
+        if now >= self._next_deadline:
+            out += self._reclaim(now)
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            out += self._settle(now, balance=True)
+        return out
+
+    def wait_seconds(self, now: float) -> float:
+        """How long the loop may wait for events before it must call :meth:`tick`."""
+        return max(0.0, min(self._next_tick, self._next_deadline) - now)
+
+    def stop(self, now: float) -> list[Decision]:
+        """End the run early: nothing more is handed out, workers end after what they hold."""
+        self._stopping = True
+        return [decision for slot in self.slots.values() for decision in self._stop(slot, now)]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over: no worker is left, and no block that could still run."""
+        return not self.slots and (self._stopping or self.ledger.is_done())
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run was ended early."""
+        return self._stopping
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def _returned(self, slot: Slot, event: Returned, now: float) -> list[Decision]:
+        task, index = slot.task, event.index
+        if slot.retired or not slot.held or slot.held[0] != index:
+            # A lease that is already void: the block was reclaimed, or was never this worker's.
+            return []
+        slot.held.popleft()
+        began = slot.began_at
+        slot.free_since = now
+        slot.deadline = inf
+        entry = self._tasks[task]
+        if slot.held:
+            self._begin(slot, now, idle_seconds=0.0)
+        if event.ok:
+            if self.ledger.complete(task, index):
+                self.recorder.block_done(task, index, slot.worker, began, now, event.stats, event.steps)
+        else:
+            self._failed(slot, index, began, now, "error", event.error or "the block failed without a reason")
+        self._learn(entry, now - began)
+        return self._settle(now, asking=slot)
+
+    def _ended(self, slot: Slot, event: Ended, now: float) -> list[Decision]:
+        state = self._tasks[slot.task].blocks.state
+        lost = list(slot.held)
+        slot.held.clear()
+        if lost and not slot.retired:
+            late = now >= slot.deadline
+            if self._stopping:
+                # At an abort a block in flight is neither done nor failed.
+                self.ledger.give_back(slot.task, lost[0])
+            else:
+                if late:
+                    state.timeout_reclaim_count += 1
+                cause: Cause = "timeout" if late else "lost"
+                self._failed(slot, lost[0], slot.began_at, None, cause, f"worker {slot.worker}: {event.reason}")
+            for index in reversed(lost[1:]):
+                self.ledger.give_back(slot.task, index)
+        clean = event.clean and not lost
+        text = event.reason if not event.stderr_tail else f"{event.reason}\n{event.stderr_tail}"
+        if not slot.retired:
+            if self._stopping and not clean:
+                self.recorder.worker_ended(slot.worker, now, "interrupted", text)
+            else:
+                self.recorder.worker_ended(slot.worker, now, "clean" if clean else "error", text)
+                if not clean:
+                    self._dirty(slot, f"worker {slot.worker}: {text}")
+            self._release_slot(slot)
+        del self.slots[slot.worker]
+        return self._settle(now, balance=True)
+
+    def _reclaim(self, now: float) -> list[Decision]:
+        """Take back blocks that are over their deadline and retire the workers that hold them."""
+        out: list[Decision] = []
+        for slot in [s for s in self.slots.values() if s.deadline <= now]:
+            entry = self._tasks[slot.task]
+            entry.blocks.state.timeout_reclaim_count += 1
+            index, *rest = slot.held
+            slot.held.clear()
+            slot.deadline = inf
+            for other in reversed(rest):
+                self.ledger.give_back(slot.task, other)
+            text = f"not returned within the task's timeout of {entry.blocks.spec.timeout:g} s"
+            self._failed(slot, index, slot.began_at, None, "timeout", text)
+            why = f"worker {slot.worker}: block {index} {text}"
+            self.recorder.worker_ended(slot.worker, now, "timeout", why)
+            self._dirty(slot, why)
+            slot.retired = True
+            self._release_slot(slot)
+            out.append(KillWorker(slot.worker, why))
+        self._next_deadline = min((s.deadline for s in self.slots.values()), default=inf)
+        return out + self._settle(now, balance=True)
+
+    def _failed(self, slot: Slot, index: int, began: float, now: float | None, cause: Cause, error: str) -> None:
+        final = self.ledger.fail(slot.task, index)
+        if final is not None:
+            self.recorder.attempt_failed(slot.task, index, slot.worker, began, now, cause, error, final)
+
+    def _dirty(self, slot: Slot, text: str) -> None:
+        state = self._tasks[slot.task].blocks.state
+        state.worker_failure_count += 1
+        state.first_worker_error = state.first_worker_error or text
+        state.last_worker_error = text
+
+    def _release_slot(self, slot: Slot) -> None:
+        entry = self._tasks[slot.task]
+        entry.live -= 1
+        if slot.parked:
+            entry.parked.remove(slot)
+            slot.parked = False
+        if self._free is not None:
+            for name, amount in entry.blocks.spec.requires.items():
+                self._free[name] += amount
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def _settle(self, now: float, *, asking: Slot | None = None, balance: bool = False) -> list[Decision]:
+        """Do all that has become possible: serve the slot that asks, then parked ones, then start and stop workers."""
+        out: list[Decision] = []
+        ledger = self.ledger
+        if asking is not None:
+            self._serve(asking, now, out)
+        while ledger.changed:
+            for task in sorted(ledger.changed):
+                ledger.changed.discard(task)
+                entry = self._tasks[task]
+                while entry.parked and entry.blocks.state.ready_count:
+                    slot = entry.parked.popleft()
+                    slot.parked = False
+                    self._serve(slot, now, out)
+                balance = balance or (entry.blocks.state.ready_count > 0 and entry.live == 0)
+        if balance and not self._stopping:
+            self._balance(now, out)
+            self._abandon_dead_tasks()
+        self._stop_idle(now, out)
+        if not self.slots and not out and not self.finished and ledger.is_stalled():
+            raise StalledError(
+                "blocks are unfinished, yet none is ready or in flight: please report this with the pipeline's layout"
+            )
+        return out
+
+    def _serve(self, slot: Slot, now: float, out: list[Decision]) -> None:
+        """Grant *slot* as many blocks as it may hold; park it if it holds none."""
+        if slot.stopping or slot.retired or not slot.ready:
+            return
+        entry = self._tasks[slot.task]
+        state = entry.blocks.state
+        while True:
+            if slot.held:
+                # Ahead only while every live worker could have as much.
+                if len(slot.held) >= entry.ahead or state.ready_count < len(slot.held) * entry.live:
+                    return
+            index = None if self._stopping else self.ledger.acquire(slot.task)
+            if index is None:
+                break
+            self.recorder.block_granted(slot.task, index, slot.worker)
+            slot.held.append(index)
+            if len(slot.held) == 1:
+                self._begin(slot, now, idle_seconds=now - slot.free_since)
+            out.append(Send(slot.worker, index))
+        if not slot.held and not slot.parked:
+            slot.parked = True
+            entry.parked.append(slot)
+
+    def _begin(self, slot: Slot, now: float, *, idle_seconds: float) -> None:
+        slot.began_at = now
+        slot.deadline = now + self._tasks[slot.task].blocks.spec.timeout
+        if slot.deadline < self._next_deadline:
+            self._next_deadline = slot.deadline
+        self.recorder.block_sent(slot.task, slot.held[0], slot.worker, now, idle_seconds)
+
+    @staticmethod
+    def _learn(entry: _TaskSlots, seconds: float) -> None:
+        """Keep a running mean of the time a block and set from it how far grants may run ahead."""
+        mean = seconds if entry.mean_seconds is None else entry.mean_seconds + 0.2 * (seconds - entry.mean_seconds)
+        entry.mean_seconds = mean
+        entry.ahead = 1 if mean > AHEAD_SECONDS else min(MOST_AHEAD, 1 + int(AHEAD_SECONDS / max(mean, 1e-6)))
+
+    def _balance(self, now: float, out: list[Decision]) -> None:
+        """Start workers in rounds over the tasks, one a task and round, until no task is eligible."""
+        again = True
+        while again:
+            again = False
+            for number, entry in enumerate(self._tasks):
+                if self._eligible(entry):
+                    self._start_worker(number, entry, now, out)
+                    again = True
+
+    def _eligible(self, entry: _TaskSlots) -> bool:
+        blocks = entry.blocks
+        state, spec = blocks.state, blocks.spec
+        if not spec.has_function or state.abandoned or not state.ready_count:
+            return False
+        if entry.live >= min(spec.max_workers, state.ready_count + state.processing_count) or not entry.starts_left:
+            return False
+        free = self._free
+        return free is None or all(amount <= free[name] for name, amount in spec.requires.items())
+
+    def _start_worker(self, task: int, entry: _TaskSlots, now: float, out: list[Decision]) -> None:
+        worker = self._next_worker
+        self._next_worker += 1
+        spec, state = entry.blocks.spec, entry.blocks.state
+        entry.live += 1
+        entry.starts += 1
+        state.started = True
+        state.worker_start_count += 1
+        state.worker_restart_count = max(0, entry.starts - spec.max_workers)
+        if self._free is not None:
+            for name, amount in spec.requires.items():
+                self._free[name] -= amount
+        self.slots[worker] = Slot(worker, task, free_since=now)
+        self.recorder.worker_started(worker, task, now)
+        out.append(StartWorker(worker, task))
+
+    def _abandon_dead_tasks(self) -> None:
+        for number, entry in enumerate(self._tasks):
+            state = entry.blocks.state
+            if state.abandoned or not state.ready_count or entry.live or not entry.blocks.spec.has_function:
+                continue
+            if not entry.starts_left:
+                self.ledger.abandon(number, "worker restart cap exhausted")
+
+    def _stop_idle(self, now: float, out: list[Decision]) -> None:
+        """Let parked workers go whose task has nothing more that could become ready."""
+        for entry in self._tasks:
+            if not entry.parked:
+                continue
+            state = entry.blocks.state
+            if self._stopping or state.abandoned or not (state.ready_count or state.pending_count):
+                while entry.parked:
+                    slot = entry.parked.popleft()
+                    slot.parked = False
+                    out += self._stop(slot, now)
+
+    def _stop(self, slot: Slot, now: float) -> list[Decision]:
+        if slot.stopping or slot.retired:
+            return []
+        slot.stopping = True
+        self.recorder.worker_stopping(slot.worker, now)
+        return [StopWorker(slot.worker)]

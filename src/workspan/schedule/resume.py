@@ -1,0 +1,160 @@
+"""Skip what was done before by array operations, not block by block.
+
+A block that was done before (or is masked) is skipped when it becomes a candidate, that is when all its inputs are
+complete: skipping it sooner would let its dependents overtake an input that runs again. Level by level and task by
+task that is arithmetic on whole arrays, so ten million done blocks take a second and not an hour.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from workspan.grid.neighbours import Relation
+    from workspan.schedule.events import SkipReason
+    from workspan.schedule.ledger import Ledger, TaskBlocks
+
+    Flags = np.ndarray[Any, np.dtype[np.uint8]]
+    Bools = np.ndarray[Any, np.dtype[np.bool_]]
+    Slices = tuple[slice, ...]
+    Counts = np.ndarray[Any, np.dtype[np.integer[Any]]]
+
+DONE, MASKED = 1, 2
+_CHUNK = 1 << 16
+
+
+def skip_known(
+    ledger: Ledger,
+    flags: Sequence[Flags | None],
+    on_skip: Callable[[int, Any, SkipReason], None],
+) -> None:
+    """Complete every block that is flagged and whose inputs are complete, before anything runs.
+
+    Parameters
+    ----------
+    ledger
+        A fresh ledger; changed in place.
+    flags
+        One array a task, of the shape of its mask grid: :data:`DONE`, :data:`MASKED` or 0; ``None``: no flags.
+    on_skip
+        Called as ``on_skip(task, indices, reason)`` with an integer array.
+
+    Notes
+    -----
+    Flagged blocks whose inputs are not complete are skipped one by one when their turn comes: each task's
+    ``precheck`` is set to look the flag up.
+    """
+    if not any(flag is not None and flag.any() for flag in flags):
+        return
+    skipped: list[Bools | None] = []
+    for number, (blocks, flag) in enumerate(zip(ledger.tasks, flags, strict=True)):
+        whole = flag if flag is not None else np.zeros(blocks.layout.counts, np.uint8)
+        if not whole.any() and all(skipped[up] is None for up in blocks.upstream):
+            skipped.append(None)
+            continue
+        done = _skip_task(blocks, whole, [(relation, skipped[up]) for up, relation in blocks.upstream.items()])
+        skipped.append(done if done.any() else None)
+        flat = whole.reshape(-1)
+        if flat.any():
+            blocks.precheck = _lookup(memoryview(np.ascontiguousarray(flat)), blocks.precheck)
+        reasons: tuple[tuple[int, SkipReason], ...] = ((DONE, "done"), (MASKED, "mask"))
+        for value, reason in reasons:
+            indices = np.flatnonzero(done.reshape(-1) & (flat == value))
+            if len(indices):
+                on_skip(number, indices, reason)
+
+
+def _lookup(
+    flat: memoryview, otherwise: Callable[[int], SkipReason | None] | None
+) -> Callable[[int], SkipReason | None]:
+    def precheck(index: int) -> SkipReason | None:
+        flag = flat[index]
+        if flag:
+            return "done" if flag == DONE else "mask"
+        return otherwise(index) if otherwise is not None else None
+
+    return precheck
+
+
+def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relation, Bools | None]]) -> Bools:
+    """Skip the blocks of one task; set its counters, satisfied inputs and first ready blocks. Return what was
+    skipped, an array of the mask grid's shape.
+    """
+    layout = blocks.layout
+    counts = layout.counts
+    flagged = flags != 0
+    # The task's own counter type holds any number of inputs; no wider one is needed per block.
+    counter = np.dtype(blocks.satisfied.format if len(blocks.satisfied) else "B")
+    got = np.zeros(counts, counter)
+    need = np.zeros(counts, counter)
+    for relation, source_skipped in sources:
+        need += _box_counts(relation, None).astype(counter)
+        if source_skipped is not None:
+            got += _box_counts(relation, source_skipped).astype(counter)
+    skipped = np.zeros(counts, np.bool_)
+    ready: list[Counts] = []
+    numbers = np.arange(layout.num_blocks, dtype=np.int64).reshape(counts)
+    for level in range(layout.num_levels):
+        here = tuple(slice(o, None, s) for o, s in zip(layout.level_offset(level), layout.level_strides, strict=True))
+        if level:
+            for to, of in _shifts(blocks, level):
+                need[to] += 1
+                got[to] += skipped[of]
+        able = got[here] == need[here]
+        skipped[here] = able & flagged[here]
+        ready.append(numbers[here][able & ~flagged[here]])
+    total = int(skipped.sum())
+    state = blocks.state
+    state.completed_count = state.skipped_count = total
+    state.ready_count = sum(len(indices) for indices in ready)
+    state.started = state.started or total > 0
+    if len(blocks.satisfied):
+        blocks.satisfied[:] = memoryview(np.ascontiguousarray(got.reshape(-1).astype(blocks.satisfied.format)))
+    blocks.source = chain.from_iterable(map(_numbers, ready))
+    return skipped
+
+
+def _shifts(blocks: TaskBlocks, level: int) -> Iterator[tuple[Slices, Slices]]:
+    """Per input of the blocks of *level*: slices of the blocks that have it, and of the inputs themselves."""
+    layout = blocks.layout
+    first = layout.level_offset(level)
+    for offset in layout.conflict_offsets(level):
+        to, of = [], []
+        for o, at, n, s in zip(offset, first, layout.counts, layout.level_strides, strict=True):
+            # The first and the last block of the level whose input at `+ o` lies inside the grid.
+            low = at + -(-max(0, -o - at) // s) * s
+            high = n - max(0, o)
+            to.append(slice(low, max(low, high), s))
+            of.append(slice(low + o, max(low, high) + o, s))
+        yield tuple(to), tuple(of)
+
+
+def _box_counts(relation: Relation, flags: Bools | None) -> Counts:
+    """Per block of the reader: how many source blocks it reads, or how many of those are flagged.
+
+    Running sums along each axis turn a box into differences, one axis at a time.
+    """
+    ranges = [
+        np.array([axis.inputs(at) for at in range(axis.count)], np.int64).reshape(-1, 2) for axis in relation.axes
+    ]
+    if flags is None:
+        out = np.ones((), np.int64)
+        for pair in ranges:
+            out = np.multiply.outer(out, pair[:, 1] - pair[:, 0])
+        return out
+    out = flags.astype(np.int64)
+    for axis, pair in enumerate(ranges):
+        sums = np.concatenate([np.zeros_like(out.take([0], axis)), out.cumsum(axis)], axis)
+        out = sums.take(pair[:, 1], axis) - sums.take(pair[:, 0], axis)
+    return out
+
+
+def _numbers(indices: Counts) -> Iterator[int]:
+    flat = indices.reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        yield from flat[start : start + _CHUNK].tolist()
