@@ -149,7 +149,8 @@ def _allowed(item: pytest.Item) -> tuple[str, ...]:
     kinds: tuple[str, ...] = ()
     for mark in item.iter_markers("leaks"):
         if not mark.args or set(mark.args) - set(KINDS) or not mark.kwargs.get("reason"):
-            pytest.fail(f"use @pytest.mark.leaks(*kinds, reason=...) with kinds from {KINDS}, not {mark}", pytrace=False)
+            text = f"use @pytest.mark.leaks(*kinds, reason=...) with kinds from {KINDS}, not {mark}"
+            pytest.fail(text, pytrace=False)
         kinds += mark.args
     return kinds
 
