@@ -1,0 +1,57 @@
+"""The benchmarks run, and what they write is what they measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import the common code of the benchmarks."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("harness")
+
+
+def test_sides_alternate_and_the_best_round_counts(harness: ModuleType) -> None:
+    """Ours and the peer's are measured in turn, first one then the other first; best over best is the ratio."""
+    order: list[str] = []
+
+    def side(name: str, values: list[float]) -> float:
+        order.append(name)
+        return values.pop()
+
+    ours, peer = [5.0, 3.0, 4.0], [6.0, 9.0, 12.0]
+    row = harness.compare("x", lambda: side("o", ours), lambda: side("p", peer), unit="us", rounds=3, target=0.5)
+    assert "".join(order) == "oppoop"
+    assert (row.ours, row.peer, row.ours_median, row.peer_median) == (3.0, 6.0, 4.0, 9.0)
+    assert (row.ratio, row.met) == (0.5, True)
+
+
+def test_the_table_shows_each_saved_row(harness: ModuleType, tmp_path: Path) -> None:
+    """RESULTS.md names the figures, their ratio, the target, whether it was met, and the machine."""
+    rows = [harness.Row("a", "us", 1.0, 4.0, 1.0, 4.0, 0.5), harness.Row("b", "us", 3.0, 4.0, 3.0, 4.0, 0.5)]
+    harness.save("sample", "other 1.2", rows, tmp_path)
+    text = harness.table(tmp_path)
+    assert "| what | unit | ours | other 1.2 | ratio | target | met? |" in text
+    assert "| a | us | 1.0 | 4.0 | 0.25 | <= 0.5 | yes |" in text
+    assert "| b | us | 3.0 | 4.0 | 0.75 | <= 0.5 | **no** |" in text
+    assert harness.machine()["cpu"] in text
+
+
+def test_the_block_benchmark_runs_small(tmp_path: Path) -> None:
+    """The side-by-side benchmark completes all its layouts and writes a row for each."""
+    sizes = ["--side", "3", "--conflict-side", "3", "--process-blocks", "6", "--rounds", "1"]
+    command = [sys.executable, FOLDER / "bench_blocks.py", *sizes, "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=50)
+    record = json.loads((tmp_path / "blocks.json").read_text())
+    assert len(record["rows"]) == 4
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in record["rows"])
