@@ -1,0 +1,71 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+import workspan as ws
+from workspan.cli import exits
+from workspan.cli.terminal import complain
+
+
+def run(words: list[str]) -> int:
+    """Carry out the command line *words* and return the exit code."""
+    application = build()
+    try:
+        command, bound, *_ = application.parse_args(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
+        return exits.REFUSED
+    result = command(*bound.args, **bound.kwargs)
+    return result if isinstance(result, int) else exits.DONE
+
+
+def build() -> App:
+    """Make the command line parser."""
+    app = App(
+        name="workspan",
+        help=(
+            "Array and batch processing that knows what it costs.\n\n"
+            "Exit codes: 0 done, 1 run not complete, 2 refused before the run, 3 store locked, corrupt or full, "
+            "130 and 143 ended by a signal. Any command takes --traceback to show where an error came from."
+        ),
+        version=lambda: f"workspan {ws.__version__}",
+        default_parameter=Parameter(negative=()),
+    )
+    app.command(demo)
+    app.command(report)
+    return app
+
+
+def demo(
+    *,
+    out: Annotated[Path, Parameter(help="Folder for everything that the demo writes.")] = Path("workspan-demo"),
+    workers: Annotated[int, Parameter(help="Worker processes of a task.")] = 2,
+    block: Annotated[int, Parameter(help="Edge of a block, in voxels.")] = 64,
+    engine: Annotated[
+        Literal["processes", "serial"], Parameter(help="Worker processes, or all blocks in this process.")
+    ] = "processes",
+    fresh: Annotated[bool, Parameter(help="First delete what an earlier demo wrote to the folder.")] = False,
+    quiet: Annotated[bool, Parameter(help="Print errors only.")] = False,
+) -> int:
+    """Segment a real brain, block by block, and show what every block cost.
+
+    The brain (the MNI ICBM152 template that the package nilearn ships) is smoothed and sorted into tissue classes in
+    four tasks. Run again in the same folder, the demo does only what is missing. It needs the extra 'demo':
+    pip install 'workspan[demo]'.
+    """
+    from workspan.cli.demo.main import Options
+    from workspan.cli.demo.main import run as run_demo
+
+    return run_demo(Options(out=out, workers=workers, block=block, engine=engine, fresh=fresh, quiet=quiet))
+
+
+def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")], /) -> int:
+    """Print the resource panel of the last run."""
+    from workspan.cli.report import run as run_report
+
+    return run_report(path)

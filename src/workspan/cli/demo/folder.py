@@ -1,0 +1,330 @@
+"""The folder of a demo: what it made, what it may delete, and whether it can go on from there.
+
+A marker file tells a demo's folder from any other. It is written before the first result and deleted after the last,
+so that nothing of the demo ever lies in a folder without one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from workspan.cli.demo.pipeline import TASKS, Brain
+from workspan.errors import ConfigurationError, InvalidMetadataError, LayoutMismatchError, StoreLockedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workspan.cli.demo.nifti import Volume
+
+FORMAT = 1
+"""Version of the marker and of everything beside it: 1, the first."""
+
+MARKER = "workspan-demo.json"
+STORE = "brain.zarr"
+TRACKING = "tracking"
+LOGS = "logs"
+PICTURE = "slices.png"
+_PART = ".brain.zarr-"
+"""Begin of the name of a store that is being written."""
+
+
+class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What came out, computed from the arrays."""
+
+    thresholds: tuple[float, float]
+    """Upper intensity of CSF and of grey matter."""
+    millilitres: tuple[float, float, float, float]
+    """Volume of each label, in ml."""
+    shipped_millilitres: tuple[float, float]
+    """Volume of the shipped maps of grey and white matter (> 127), in ml."""
+    dice: tuple[float, float]
+    """Overlap of grey and white matter with the shipped maps, 0..1."""
+    written_ns: int
+    """Youngest modification time of the arrays it was computed from, epoch nanoseconds."""
+
+
+class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of the marker file."""
+
+    workspan_demo: int
+    """:data:`FORMAT`"""
+    block: int
+    """Block edge, in voxels."""
+    sigma: float
+    """Of the Gaussian, in voxels."""
+    shape: tuple[int, int, int]
+    """Voxels per axis (z, y, x)."""
+    spacing: tuple[float, float, float]
+    """Voxel size per axis (z, y, x), in mm."""
+    origin: tuple[float, float, float]
+    """Position of voxel (0, 0, 0), (z, y, x), in mm."""
+    input_bytes: int | None = None
+    """Bytes of all chunk files of the input; ``None`` while it is being written."""
+    result: Result | None = None
+    deleting: bool = False
+    """The folder is being cleared; what is left belongs to no run."""
+
+
+class _AnyMarker(msgspec.Struct):
+    workspan_demo: int
+
+
+class Folder:
+    """One demo's folder; use :func:`opened` to get one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = path / STORE
+        self.tracking = path / TRACKING
+        self.logs = path / LOGS
+        self.picture = path / PICTURE
+        self.marker_file = path / MARKER
+
+    # -- the marker ------------------------------------------------------------------------------------------------
+
+    def marker(self) -> Marker | None:
+        """Read the marker; ``None`` if no demo has been here.
+
+        Raises
+        ------
+        InvalidMetadataError
+            The marker is damaged.
+        LayoutMismatchError
+            The marker is of another version of the demo.
+        ConfigurationError
+            There is no marker, but something that has a name which the demo would use.
+        """
+        try:
+            raw = self.marker_file.read_bytes()
+        except FileNotFoundError:
+            taken = [name for name in (STORE, TRACKING, LOGS, PICTURE) if os.path.lexists(self.path / name)]
+            if taken:
+                raise ConfigurationError(
+                    f"{str(self.path)!r} holds {', '.join(map(repr, taken))}, which no demo made (there is no "
+                    f"{MARKER!r} beside it): nothing was touched, use another --out"
+                ) from None
+            return None
+        try:
+            made_by = msgspec.json.decode(raw, type=_AnyMarker).workspan_demo
+            if made_by != FORMAT:
+                raise LayoutMismatchError(
+                    f"{str(self.path)!r} holds a demo of format {made_by}, and this version of workspan writes format "
+                    f"{FORMAT}: use another --out, or --fresh to delete what is there"
+                )
+            return msgspec.json.decode(raw, type=Marker)
+        except msgspec.MsgspecError as error:
+            raise InvalidMetadataError(
+                f"{str(self.marker_file)!r} is damaged ({error}): nothing was touched, delete the folder or use "
+                "another --out"
+            ) from error
+
+    def made_here(self) -> bool:
+        """Tell whether a demo of any version made this folder; refuse a folder that it did not make."""
+        try:
+            return self.marker() is not None
+        except LayoutMismatchError:
+            return True
+
+    def write_marker(self, marker: Marker) -> None:
+        """Replace the marker, whole or not at all."""
+        part = self.marker_file.with_name(f".{MARKER}.part")
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(marker)) + b"\n")
+        os.replace(part, self.marker_file)
+
+    # -- making and deleting ---------------------------------------------------------------------------------------
+
+    def create(self, volume: Volume, *, block: int, sigma: float) -> Marker:
+        """Write marker and store for *volume*; a store that is incomplete is never seen under its name."""
+        from workspan.cli.demo import ome
+
+        shape = (volume.data.shape[0], volume.data.shape[1], volume.data.shape[2])
+        marker = Marker(FORMAT, block, sigma, shape, volume.spacing, volume.origin)
+        self.write_marker(marker)
+        self._remove_parts()
+        _remove(self.store)  # of a demo that ended right before it could say that its input is complete
+        part = Path(tempfile.mkdtemp(prefix=_PART, dir=self.path))
+        try:
+            brain = self.brain(marker)
+            ome.create(part / STORE, volume, brain)
+            size = sum(file.stat().st_size for file in ome.chunk_files(part / STORE, brain)["t1"])
+            os.rename(part / STORE, self.store)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        marker = msgspec.structs.replace(marker, input_bytes=size)
+        self.write_marker(marker)
+        return marker
+
+    def brain(self, marker: Marker) -> Brain:
+        """Where the arrays of this folder are and how they are cut."""
+        edge = marker.block
+        return Brain(str(self.store), marker.shape, (edge, edge, edge), marker.sigma)
+
+    def clear(self) -> None:
+        """Delete what a demo made here, and nothing else; the marker goes last."""
+        if not self.made_here():
+            return
+        try:
+            marker = self.marker()
+            if marker is not None:
+                self.write_marker(msgspec.structs.replace(marker, deleting=True))
+        except LayoutMismatchError:
+            pass  # its format is not ours to write; an interrupted deletion leaves a folder that asks for --fresh again
+        for parent in (self.tracking, self.logs):
+            if parent.is_symlink():
+                continue  # the demo makes no links, so what lies behind this one is somebody's own
+            for name in TASKS:
+                _remove(parent / name)
+            for lock in parent.glob("*.lock") if parent.is_dir() else ():
+                _remove(lock)
+            _remove_empty(parent)
+        _remove(self.store)
+        _remove(self.picture)
+        self._remove_parts()
+        _remove(self.marker_file)
+
+    def _remove_parts(self) -> None:
+        for part in self.path.glob(f"{_PART}*"):
+            _remove(part)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def check_input(self, marker: Marker) -> None:
+        """Refuse a folder whose input is not the one that was written.
+
+        Raises
+        ------
+        InvalidMetadataError
+            Input is missing or has changed.
+        """
+        from workspan.cli.demo import ome
+
+        try:
+            size = sum(file.stat().st_size for file in ome.chunk_files(self.store, self.brain(marker))["t1"])
+        except OSError:
+            size = -1
+        if size != marker.input_bytes:
+            raise InvalidMetadataError(
+                f"the input in {str(self.store / 't1')!r} is not complete or was changed: "
+                "use --fresh to delete this demo and start anew"
+            )
+
+    def newest_output(self, marker: Marker) -> int:
+        """Youngest modification time of the output chunks, epoch nanoseconds.
+
+        Raises
+        ------
+        InvalidMetadataError
+            A chunk is missing: its block is marked as done, but somebody removed what it wrote.
+        """
+        from workspan.cli.demo import ome
+
+        newest = 0
+        for name, files in ome.chunk_files(self.store, self.brain(marker)).items():
+            if name == "t1":
+                continue
+            missing = 0
+            for file in files:
+                try:
+                    newest = max(newest, file.stat().st_mtime_ns)
+                except FileNotFoundError:
+                    missing += 1
+            if missing:
+                raise InvalidMetadataError(
+                    f"{missing} chunks of {str(self.store / name)!r} are missing although their blocks are marked as "
+                    "done: use --fresh to delete this demo and start anew"
+                )
+        return newest
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Folder]:
+    """Make sure that *path* is a folder one can write to, and hold it for this process.
+
+    Folders that had to be made and stayed empty are removed at the end.
+
+    Raises
+    ------
+    ConfigurationError
+        *path* is not a folder, or cannot be written to.
+    StoreLockedError
+        Another demo runs in it.
+    """
+    made = _make(path)
+    try:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise _unusable(path, error) from error
+        try:
+            _hold(path, descriptor)
+            try:
+                with tempfile.TemporaryFile(dir=path):
+                    pass
+            except OSError as error:
+                raise _unusable(path, error) from error
+            yield Folder(path)
+        finally:
+            os.close(descriptor)
+    finally:
+        for folder in reversed(made):
+            _remove_empty(folder)
+
+
+def _make(path: Path) -> list[Path]:
+    """Make *path* and its parents; return those that did not exist, outermost first."""
+    missing = []
+    try:
+        at = path
+        while not os.path.lexists(at):
+            missing.append(at)
+            at = at.parent
+        missing.reverse()
+        if not path.is_dir():
+            for folder in missing or [path]:
+                folder.mkdir()
+    except OSError as error:
+        for folder in reversed(missing):
+            _remove_empty(folder)
+        raise _unusable(path, error) from error
+    return missing
+
+
+def _unusable(path: Path, error: OSError) -> ConfigurationError:
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return ConfigurationError(f"--out {str(path)!r} is, or lies in, a file: name a folder")
+    return ConfigurationError(
+        f"--out {str(path)!r} cannot be written to ({error.strerror or error}): name another folder"
+    )
+
+
+def _hold(path: Path, descriptor: int) -> None:
+    """Lock the folder for as long as *descriptor* is open; a process that dies lets go."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreLockedError(
+            f"another demo is running in {str(path)!r}: wait until it ends, or use another --out"
+        ) from None
+    except OSError:
+        pass  # some network file systems lock no folders; the tracking stores have locks of their own
+
+
+def _remove(path: Path) -> None:
+    """Delete a file, a folder with all in it, or a link but not what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_empty(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()

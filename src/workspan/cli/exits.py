@@ -1,0 +1,66 @@
+"""From an error to an exit code and one line."""
+
+from __future__ import annotations
+
+import errno
+
+from workspan.cli import terminal
+from workspan.errors import (
+    ConfigurationError,
+    InvalidMetadataError,
+    MissingExtraError,
+    StoreFullError,
+    StoreLockedError,
+    UsageTypeError,
+    WorkspanError,
+)
+
+DONE = 0
+INCOMPLETE = 1
+REFUSED = 2
+STORE = 3
+INTERRUPTED = 130
+TERMINATED = 143
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def explain(error: Exception, *, traceback: bool) -> int:
+    """Print *error* to stderr and say with which code the process should end.
+
+    An error that nobody raised on purpose is a fault of the program: it is printed with its traceback always.
+
+    Parameters
+    ----------
+    error
+        What ended the command.
+    traceback
+        Print the traceback of an error on purpose, too.
+    """
+    code = code_of(error)
+    if traceback or code is None:
+        from traceback import format_exception
+
+        terminal.complain("".join(format_exception(error)).rstrip("\n"))
+    else:
+        terminal.complain(f"workspan: {_one_line(error)}")
+    return INCOMPLETE if code is None else code
+
+
+def code_of(error: Exception) -> int | None:
+    """Exit code for *error*; ``None`` if it is not one that the user can do anything about."""
+    if isinstance(error, (InvalidMetadataError, StoreLockedError, StoreFullError)):
+        return STORE
+    if isinstance(error, (ConfigurationError, MissingExtraError, UsageTypeError)):
+        return REFUSED
+    if isinstance(error, WorkspanError):
+        return INCOMPLETE
+    if isinstance(error, OSError):
+        return STORE if error.errno in _FULL else INCOMPLETE
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    """Text of *error* without line breaks."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, WorkspanError) else f"{text} (--traceback shows where)"
