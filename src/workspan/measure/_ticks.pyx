@@ -1,0 +1,231 @@
+# cython: language_level=3
+"""The clock and the bookkeeping of sections, compiled. What it does and why is told by its twin, ``_ticks_py.py``."""
+
+import cython
+from contextvars import ContextVar
+from sys import modules
+
+from workspan.errors import UsageTypeError
+
+from cpython.contextvars cimport get_value
+
+cdef extern from "pythread.h":
+    unsigned long PyThread_get_thread_ident() nogil
+
+cdef extern from *:
+    """
+    #include <time.h>
+    /* The clock of time.monotonic(): on macOS the one that stands still while the machine sleeps. */
+    #ifdef __APPLE__
+    #define WORKSPAN_CLOCK CLOCK_UPTIME_RAW
+    #else
+    #define WORKSPAN_CLOCK CLOCK_MONOTONIC
+    #endif
+    static inline long long workspan_now_ns(void) {
+        struct timespec now;
+        clock_gettime(WORKSPAN_CLOCK, &now);
+        return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    """
+    long long workspan_now_ns() nogil
+
+
+def now_ns():
+    """Return the time of the monotonic clock, in ns."""
+    return workspan_now_ns()
+
+
+cdef object _now_ns = now_ns
+
+
+cdef class Node:
+    """A place in a tree of sections: one name below one parent."""
+
+    cdef readonly str name
+    cdef readonly long long calls
+    cdef readonly long long self_ns
+    cdef readonly dict children
+
+    def __init__(self, name):
+        if not isinstance(name, str):
+            raise UsageTypeError(f"section({name!r}): a section is named by text, not by {type(name).__name__}")
+        self.name = str.__str__(name)
+        self.children = {}
+
+
+cdef class Tree:
+    """What one collection has seen."""
+
+    cdef readonly Node root
+    cdef readonly dict aside
+    cdef readonly object clock
+    cdef readonly bint live
+
+    def __init__(self, name, clock=now_ns):
+        self.root = Node(name)
+        self.aside = {}
+        self.clock = clock
+        self.live = True
+
+
+@cython.final
+@cython.freelist(64)
+@cython.trashcan(True)
+cdef class _Frame:
+    """One open section of a lane."""
+
+    cdef Lane lane
+    cdef Node node
+    cdef _Frame below
+    cdef bint open
+
+
+cdef class Lane:
+    """The time of one thread or asyncio task inside one collection; starts now."""
+
+    cdef readonly Tree tree
+    cdef readonly unsigned long thread
+    cdef readonly size_t task
+    cdef object _clock  # None: this module's own
+    cdef _Frame _top
+    cdef long long _since
+
+    def __init__(self, Tree tree not None, Node root not None):
+        cdef _Frame lowest = _Frame.__new__(_Frame)
+        self.tree = tree
+        self.thread = PyThread_get_thread_ident()
+        self.task = running_task_id()
+        self._clock = None if tree.clock is _now_ns else tree.clock
+        lowest.node = root
+        lowest.open = True
+        self._top = lowest
+        self._since = self._now()
+
+    cdef long long _now(self) except? -1:
+        return workspan_now_ns() if self._clock is None else self._clock()
+
+    cpdef Lane branch(self):
+        """Open a lane for the calling thread and task, and make it the current one of the calling context."""
+        cdef Tree tree = self.tree
+        cdef Lane lane
+        lane = Lane(tree, tree.aside.setdefault(PyThread_get_thread_ident(), Node(tree.root.name)))
+        current_lane.set(lane)
+        return lane
+
+    cpdef _Frame enter(self, name):
+        """Open a section on top of the innermost one."""
+        cdef _Frame top, below, frame
+        cdef Node node
+        cdef long long now
+        while True:
+            top = below = self._top
+            while not below.open:
+                below = below.below
+            node = <Node>below.node.children.get(name)
+            if node is None:
+                node = below.node.children[name] = Node(name)
+            frame = _Frame.__new__(_Frame)
+            frame.lane = self
+            frame.node = node
+            frame.below = below
+            frame.open = True
+            now = self._now()
+            if self._top is top and below.open:
+                break
+        top.node.self_ns += now - self._since
+        self._since = now
+        self._top = frame
+        node.calls += 1
+        return frame
+
+    cpdef leave(self, _Frame frame):
+        """Close a section; time goes on to the innermost one that is still open."""
+        cdef long long now
+        if self.thread != PyThread_get_thread_ident():
+            frame.open = False
+            return
+        now = self._now()
+        frame.open = False
+        if not self._top.open and self.tree.live:
+            self._top.node.self_ns += now - self._since
+            self._since = now
+            while not self._top.open:
+                self._top = self._top.below
+
+    def end(self):
+        """Credit the time up to now and close the collection; what happens later is not measured."""
+        cdef long long now = self._now()
+        self._top.node.self_ns += now - self._since
+        self._since = now
+        self.tree.live = False
+
+
+current_lane = ContextVar("workspan_lane", default=None)
+cdef object _current_lane = current_lane
+
+
+@cython.freelist(16)
+cdef class Section:
+    """Time a named piece of the work that is being measured; ``workspan.measure.sections`` tells its rules."""
+
+    cdef readonly object name
+    cdef _Frame _frame
+    cdef list _more
+
+    def __init__(self, name):
+        self.name = name
+
+    def __enter__(self):
+        cdef Lane lane = get_value(_current_lane)
+        cdef _Frame frame
+        if lane is not None and lane.tree.live:
+            if lane.thread != PyThread_get_thread_ident() or lane.task != running_task_id():
+                lane = lane.branch()
+            frame = lane.enter(self.name)
+            if self._more:
+                self._more.append(frame)
+            elif self._frame is None:
+                self._frame = frame
+            else:
+                self._more = [frame]
+        return self
+
+    def __exit__(self, kind=None, error=None, traceback=None):
+        cdef _Frame frame = self._frame
+        if self._more:
+            frame = self._take(self._more)
+        else:
+            self._frame = None
+        if frame is not None:
+            frame.lane.leave(frame)
+
+    cdef _Frame _take(self, list more):
+        cdef Lane lane = get_value(_current_lane)
+        cdef list frames = more if self._frame is None else [self._frame, *more]
+        cdef _Frame frame, chosen = frames[-1]
+        for frame in reversed(frames):
+            if frame.lane is lane:
+                chosen = frame
+                break
+        if chosen is self._frame:
+            self._frame = None
+        else:
+            more.remove(chosen)
+        return chosen
+
+
+cdef size_t running_task_id() except? 1:
+    asyncio = modules.get("asyncio")
+    if asyncio is None:
+        return 0
+    try:
+        loop = asyncio._get_running_loop()
+        task = None if loop is None else asyncio.current_task(loop)
+    except AttributeError:
+        return 0
+    return 0 if task is None else <size_t><void*>task
+
+
+def running_task():
+    """Return the id of the asyncio task that the caller runs in; 0 outside a running event loop."""
+    return running_task_id()

@@ -1,0 +1,31 @@
+"""The clock and the bookkeeping of sections: native where it was built, else the pure-Python twin.
+
+``WORKSPAN_PURE_PYTHON=1`` in the environment forces the twin.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workspan.measure import _ticks_py as implementation
+elif os.environ.get("WORKSPAN_PURE_PYTHON", "0") in ("", "0"):
+    try:
+        from workspan.measure import _ticks as implementation
+    except ImportError:
+        from workspan.measure import _ticks_py as implementation
+else:
+    from workspan.measure import _ticks_py as implementation
+
+__all__ = ["NATIVE", "Lane", "Node", "Section", "Tree", "current_lane", "implementation", "now_ns"]
+
+NATIVE: bool = not implementation.__name__.endswith("_py")
+"""Whether the compiled module is in use."""
+
+Lane = implementation.Lane
+Node = implementation.Node
+Section = implementation.Section
+Tree = implementation.Tree
+current_lane = implementation.current_lane
+now_ns = implementation.now_ns

@@ -1,0 +1,53 @@
+"""The compiled module and its twin: one suite runs over both."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from workspan.measure.sections import collect
+
+
+@dataclass
+class Clock:
+    """A clock that stands still unless it is told how many ns go by."""
+
+    now: int = 1_000
+    on_read: list[Callable[[], None]] = field(default_factory=list)
+    """Each is called once, in a read of the clock: what a signal handler or the collector might do there."""
+
+    def __call__(self) -> int:
+        if self.on_read:
+            self.on_read.pop()()
+        return self.now
+
+    def pass_by(self, ns: int) -> None:
+        self.now += ns
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The names of ``workspan.measure.sections``, bound to one of the two implementations."""
+
+    ticks: ModuleType
+    collect: type[collect]
+    section: Callable[[str], Any]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="module", params=["native", "pure"])
+def sections(request: pytest.FixtureRequest) -> Sections:
+    if request.param == "native":
+        ticks = pytest.importorskip("workspan.measure._ticks", reason="the native module is not built")
+    else:
+        ticks = importlib.import_module("workspan.measure._ticks_py")
+    return Sections(ticks, type("Collect", (collect,), {"_ticks": ticks}), ticks.Section)

@@ -1,0 +1,650 @@
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workspan.errors import UsageTypeError
+from workspan.measure import sections as module
+from workspan.measure import ticks
+
+
+def self_ns(collected) -> dict[str, int]:
+    """Section name -> self time, as the exact integers of the tree."""
+    found: dict[str, int] = {}
+    for root in (collected.root, *collected.beside):
+        for node in root.walk():
+            if node.calls:
+                found[node.name] = found.get(node.name, 0) + node.self_ns
+    return found
+
+
+class TestSelfTime:
+    def test_is_the_own_window_less_the_nested_ones(self, sections, clock):
+        """A section is charged for its own time only; the root keeps what no section covers."""
+        with sections.collect(clock=clock) as collected:
+            clock.pass_by(1)
+            with sections.section("outer"):
+                clock.pass_by(10)
+                with sections.section("inner"):
+                    clock.pass_by(100)
+                clock.pass_by(1000)
+            clock.pass_by(10000)
+        assert self_ns(collected) == {"outer": 1010, "inner": 100}
+        assert collected.root.self_ns == 10001
+        assert collected.root.total_ns == 11111
+
+    def test_steps_are_seconds_and_calls_by_name(self, sections, clock):
+        """What rides home with a block is self seconds and calls, equal to plain tuples, summed over the name."""
+        with sections.collect(clock=clock) as collected:
+            for _ in range(3):
+                with sections.section("read"):
+                    clock.pass_by(500_000_000)
+            with sections.section("write"), sections.section("read"):
+                clock.pass_by(1)
+        assert collected.steps == {"read": (1.500000001, 4), "write": (0.0, 1)}
+        assert list(collected.steps) == ["read", "write"]
+        assert collected.steps["read"].self_seconds == 1.500000001
+        assert collected.steps["read"].calls == 4
+
+    def test_the_tree_keeps_where_a_section_was_called(self, sections, clock):
+        """The same name below two parents is two nodes of the tree."""
+        with sections.collect(clock=clock) as collected:
+            for parent in ("a", "b"):
+                with sections.section(parent), sections.section("read"):
+                    clock.pass_by(7)
+        assert [(node.name, node.total_ns, node.calls) for node in collected.root.walk()] == [
+            ("", 14, 0),
+            ("a", 7, 1),
+            ("read", 7, 1),
+            ("b", 7, 1),
+            ("read", 7, 1),
+        ]
+
+    def test_recursion_counts_every_moment_once(self, sections, clock):
+        """A section nested in one of its own name adds its own time and no more."""
+
+        def walk(depth: int) -> None:
+            with sections.section("walk"):
+                clock.pass_by(1)
+                if depth:
+                    walk(depth - 1)
+                clock.pass_by(10)
+
+        with sections.collect(clock=clock) as collected:
+            walk(4)
+        assert self_ns(collected) == {"walk": 55}
+        assert collected.steps["walk"].calls == 5
+        assert collected.root.total_ns == 55
+
+    @given(data=st.data())
+    def test_self_times_sum_to_the_root_for_any_nesting(self, sections, data):
+        """Over random trees each node gets exactly its window less its children's, and all sum to the root (R67)."""
+        now = 0
+        expected: dict[str, int] = {}
+
+        def run(depth: int) -> int:
+            """Open a section with random pauses and children; return its window."""
+            nonlocal now
+            name = data.draw(st.sampled_from("abc"))
+            window = 0
+            with sections.section(name):
+                for _ in range(data.draw(st.integers(0, 3))):
+                    pause = data.draw(st.integers(0, 10**6))
+                    now += pause
+                    expected[name] = expected.get(name, 0) + pause
+                    window += pause
+                    if depth:
+                        window += run(depth - 1)
+            expected.setdefault(name, 0)
+            return window
+
+        with sections.collect(clock=lambda: now) as collected:
+            windows = sum(run(3) for _ in range(data.draw(st.integers(0, 3))))
+        assert self_ns(collected) == expected
+        assert collected.root.total_ns == now == windows
+        assert collected.root.self_ns == 0
+
+    @given(steps=st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.integers(0, 100)), max_size=40))
+    def test_sections_left_in_any_order_share_the_time_without_gap(self, sections, steps):
+        """Every moment belongs to the section that was opened last and is still open, in whatever order they end."""
+        now = 0
+        names: list[str] = []  # opened and not left, in order of opening
+        open_sections = {}
+        expected: dict[str, int] = {}
+        with sections.collect(clock=lambda: now) as collected:
+            for number, (which, opens, pause) in enumerate(steps):
+                if opens or not names:
+                    name = f"section {number}"
+                    open_sections[name] = sections.section(name).__enter__()
+                    names.append(name)
+                else:
+                    name = names.pop(which % len(names))
+                    open_sections.pop(name).__exit__(None, None, None)
+                now += pause
+                last = names[-1] if names else ""
+                expected[last] = expected.get(last, 0) + pause
+        assert {name: ns for name, ns in self_ns(collected).items() if ns} == {
+            name: ns for name, ns in expected.items() if name and ns
+        }
+        assert collected.root.self_ns == expected.get("", 0)
+        assert collected.root.total_ns == now
+
+    def test_real_time_is_counted_in_integer_nanoseconds(self, sections):
+        """With the machine's clock too, the parts sum to the whole exactly."""
+        with sections.collect() as collected:
+            for _ in range(100):
+                with sections.section("a"), sections.section("b"):
+                    sum(range(50))
+        assert sum(node.self_ns for node in collected.root.walk()) == collected.root.total_ns > 0
+        assert all(type(node.self_ns) is int for node in collected.root.walk())
+
+
+class TestWaysOut:
+    def test_a_section_that_raises_is_closed_and_counted(self, sections, clock):
+        """An exception passes through unchanged, and time after it belongs to the caller (R67)."""
+        error = ValueError("torn")
+        with sections.collect(clock=clock) as collected:
+            with pytest.raises(ValueError, match="torn") as caught, sections.section("a"), sections.section("b"):
+                clock.pass_by(5)
+                raise error
+            clock.pass_by(100)
+        assert caught.value is error
+        assert self_ns(collected) == {"a": 0, "b": 5}
+        assert collected.root.self_ns == 100
+
+    def test_a_collection_that_raises_still_has_its_steps(self, sections, clock):
+        """A block that fails keeps what it measured, and the next one starts afresh."""
+        collected = sections.collect(clock=clock)
+        with pytest.raises(KeyError), collected, sections.section("a"):
+            clock.pass_by(5)
+            raise KeyError
+        assert self_ns(collected) == {"a": 5}
+        with sections.section("later"):
+            pass
+        assert self_ns(collected) == {"a": 5}
+
+    def test_an_abandoned_generator_ends_its_section_when_it_is_closed(self, sections, clock):
+        """A generator left in mid-way is charged up to its close, and the sum stays whole (R67)."""
+
+        def items():
+            with sections.section("read"):
+                while True:
+                    clock.pass_by(3)
+                    yield
+
+        with sections.collect(clock=clock) as collected:
+            source = items()
+            next(source)
+            next(source)
+            with sections.section("use"):
+                clock.pass_by(10)
+                source.close()
+                clock.pass_by(100)
+            clock.pass_by(1000)
+        assert self_ns(collected) == {"read": 6, "use": 110}
+        assert collected.root.self_ns == 1000
+
+    def test_a_generator_that_is_never_closed_ends_with_the_collection(self, sections, clock):
+        """What is still open at the end is charged up to the end and not beyond it (R67)."""
+
+        def items():
+            with sections.section("read"):
+                yield
+
+        with sections.collect(clock=clock) as collected:
+            source = items()
+            next(source)
+            clock.pass_by(20)
+        clock.pass_by(1000)
+        before = collected.root
+        source.close()
+        assert self_ns(collected) == {"read": 20}
+        assert collected.root == before
+
+    def test_an_outer_section_that_ends_first_does_not_take_the_inner_with_it(self, sections, clock):
+        """Left out of order, the inner section goes on until it is left itself."""
+        with sections.collect(clock=clock) as collected:
+            outer, inner = sections.section("outer"), sections.section("inner")
+            outer.__enter__()
+            inner.__enter__()
+            clock.pass_by(1)
+            outer.__exit__(None, None, None)
+            clock.pass_by(10)
+            inner.__exit__(None, None, None)
+            clock.pass_by(100)
+        assert self_ns(collected) == {"outer": 0, "inner": 11}
+        assert collected.root.self_ns == 100
+
+    def test_leaving_twice_or_without_entering_changes_nothing(self, sections, clock):
+        """A second exit of the same section is ignored."""
+        with sections.collect(clock=clock) as collected, sections.section("outer"):
+            inner = sections.section("inner")
+            inner.__exit__(None, None, None)
+            with inner:
+                clock.pass_by(1)
+            inner.__exit__(None, None, None)
+            clock.pass_by(10)
+        assert self_ns(collected) == {"outer": 10, "inner": 1}
+
+    def test_a_generator_closed_by_another_thread_leaves_the_figures_to_their_own(self, sections, clock):
+        """A section left by a foreign thread is closed, and its lane's thread does the sums (R67)."""
+
+        def items():
+            with sections.section("read"):
+                yield
+
+        with sections.collect(clock=clock) as collected:
+            with sections.section("outer"):
+                source = items()
+                next(source)
+                clock.pass_by(5)
+                thread = threading.Thread(target=source.close)
+                thread.start()
+                thread.join()
+            clock.pass_by(10)
+            with sections.section("after"):
+                clock.pass_by(100)
+        assert self_ns(collected) == {"outer": 0, "read": 5, "after": 100}
+        assert collected.root.self_ns == 10
+
+    @pytest.mark.parametrize("at", ["entering", "leaving"])
+    def test_a_section_left_in_the_middle_of_another_ones_bookkeeping(self, sections, clock, at):
+        """The collector may close a generator at any moment, also while the clock is read for another section (R67)."""
+
+        def items():
+            with sections.section("read"):
+                yield
+
+        with sections.collect(clock=clock) as collected:
+            source = items()
+            next(source)
+            clock.pass_by(5)
+            section = sections.section("use")
+            if at == "entering":
+                clock.on_read.append(source.close)
+            with section:
+                clock.pass_by(10)
+                if at == "leaving":
+                    clock.on_read.append(source.close)
+            clock.pass_by(100)
+            with sections.section("after"):
+                clock.pass_by(1000)
+        assert self_ns(collected) == {"read": 5, "use": 10, "after": 1000}
+        assert collected.root.self_ns == 100
+        assert {node.name for node in collected.root.children} >= {"read", "after"}
+
+    def test_abandoned_collections_are_freed_without_the_collector(self, sections):
+        """A finished collection is no garbage cycle: blocks by the million do not wait for a collection run."""
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                with sections.collect() as collected, sections.section("a"), sections.section("b"):
+                    pass
+            del collected
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+
+
+class TestOutside:
+    def test_a_section_outside_a_collection_measures_nothing(self, sections):
+        """Without a collection a section runs its body, passes exceptions on, and leaves no trace."""
+        with sections.section("a"):
+            assert sections.ticks.current_lane.get() is None
+        with pytest.raises(ValueError, match="mine"), sections.section("a"):
+            raise ValueError("mine")
+
+    def test_a_section_made_before_the_collection_works_in_it(self, sections, clock):
+        """Whether to measure is decided when a section is entered, so that one object can live in a module."""
+        shared = sections.section("shared")
+        with shared:
+            pass
+        with sections.collect(clock=clock) as collected, shared:
+            clock.pass_by(3)
+        assert self_ns(collected) == {"shared": 3}
+
+    def test_a_section_that_spans_the_end_of_its_collection(self, sections, clock):
+        """A section that is left after the collection has ended changes nothing, in this one or in the next."""
+        late = sections.section("late")
+        with sections.collect(clock=clock) as first:
+            late.__enter__()
+            clock.pass_by(1)
+        with sections.collect(clock=clock) as second:
+            clock.pass_by(10)
+            late.__exit__(None, None, None)
+            clock.pass_by(100)
+        assert self_ns(first) == {"late": 1}
+        assert second.root.self_ns == 110
+
+    def test_a_nested_collection_is_a_whole_of_its_own(self, sections, clock):
+        """The outer collection goes on afterwards, and holds none of the inner one's sections."""
+        with sections.collect(clock=clock) as outer, sections.section("a"):
+            with sections.collect(clock=clock) as inner, sections.section("b"):
+                clock.pass_by(1)
+            with sections.section("c"):
+                clock.pass_by(10)
+        assert self_ns(inner) == {"b": 1}
+        assert self_ns(outer) == {"a": 1, "c": 10}
+
+    def test_a_collection_can_be_used_again(self, sections, clock):
+        """Each use of a collection starts with nothing."""
+        collected = sections.collect(clock=clock)
+        for name in ("first", "second"):
+            with collected, sections.section(name):
+                clock.pass_by(1)
+        assert self_ns(collected) == {"second": 1}
+
+    def test_steps_can_be_read_while_they_grow(self, sections, clock):
+        """Before the end the figures are those of the last entry or exit."""
+        with sections.collect(clock=clock) as collected:
+            with sections.section("a"):
+                clock.pass_by(5)
+            assert collected.steps == {"a": (5e-9, 1)}
+        assert sections.collect().steps == {}
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", [None, 3, b"read"])
+    def test_a_name_that_is_no_text_is_refused(self, sections, name):
+        """A wrong name is told with its value and type, and damages nothing."""
+        with sections.collect() as collected:
+            with pytest.raises(UsageTypeError) as caught, sections.section(name):
+                pass
+            with sections.section("good"):
+                pass
+        assert f"section({name!r})" in str(caught.value)
+        assert type(name).__name__ in str(caught.value)
+        assert list(collected.steps) == ["good"]
+
+    def test_members_of_an_enumeration_are_names_by_their_text(self, sections):
+        """A StrEnum member names a section by its value, as plain text."""
+
+        class Part(StrEnum):
+            READ = "read"
+
+        with sections.collect() as collected:
+            with sections.section(Part.READ):
+                pass
+            with sections.section("read"):
+                pass
+        assert collected.steps["read"].calls == 2
+        assert [type(name) for name in collected.steps] == [str]
+
+
+class TestThreads:
+    def test_a_plain_thread_measures_nothing(self, sections, clock):
+        """A thread starts with an empty context, so its sections are not in the collection."""
+
+        def work() -> None:
+            with sections.section("helper"):
+                pass
+
+        with sections.collect(clock=clock) as collected, sections.section("outer"):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(work).result()
+        assert list(collected.steps) == ["outer"]
+
+    def test_a_thread_in_a_copied_context_counts_beside_its_starter(self, sections, clock):
+        """Its sections are collected in full, and take nothing from the section around its start (R67)."""
+        inside, passed = threading.Barrier(2), threading.Barrier(2)
+
+        def work() -> None:
+            with sections.section("helper"):
+                inside.wait(10)
+                passed.wait(10)
+
+        with sections.collect(clock=clock) as collected, sections.section("outer"):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+            thread.start()
+            inside.wait(10)
+            with sections.section("mine"):  # opened while the helper's is open
+                clock.pass_by(5)
+            passed.wait(10)
+            thread.join()
+            clock.pass_by(2)
+        assert self_ns(collected) == {"outer": 2, "mine": 5, "helper": 5}
+        assert [node.name for node in collected.root.walk()] == ["", "outer", "mine"]
+        assert [[(node.name, node.self_ns) for node in root.walk()] for root in collected.beside] == [
+            [("", 0), ("helper", 5)]
+        ]
+
+    def test_many_threads_lose_no_call_and_no_time(self, sections):
+        """Threads keep their own figures: every lane sums to itself, whatever the others do at the time (R67)."""
+        count, rounds = 8, 300
+        start = threading.Barrier(count)
+
+        def work() -> None:
+            start.wait(10)
+            for _ in range(rounds):
+                with sections.section("a"), sections.section("b"):
+                    pass
+
+        with sections.collect() as collected:
+            threads = [threading.Thread(target=contextvars.copy_context().run, args=(work,)) for _ in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert collected.steps["a"].calls == collected.steps["b"].calls == count * rounds
+        assert all(node.self_ns >= 0 for root in collected.beside for node in root.walk())
+
+    def test_one_object_shared_by_threads_is_several_sections(self, sections, clock):
+        """A section object kept in a module can be open in two threads at once."""
+        shared = sections.section("shared")
+        inside, passed = threading.Barrier(2), threading.Barrier(2)
+
+        def work() -> None:
+            with shared:
+                inside.wait(10)
+                passed.wait(10)
+
+        with sections.collect(clock=clock) as collected:
+            with shared:
+                thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+                thread.start()
+                inside.wait(10)
+                clock.pass_by(3)
+            clock.pass_by(50)
+            passed.wait(10)
+            thread.join()
+        assert collected.root.self_ns == 50
+        assert [node.self_ns for node in collected.root.children] == [3]
+        assert [node.self_ns for node in collected.beside[0].children] == [53]
+
+    def test_one_object_nested_in_itself_closes_from_the_inside(self, sections, clock):
+        """A section object that is entered again while it is open is left in reverse order."""
+        shared = sections.section("shared")
+        with sections.collect(clock=clock) as collected:
+            with shared:
+                clock.pass_by(1)
+                with shared:
+                    clock.pass_by(10)
+                    with shared:
+                        clock.pass_by(100)
+                    with shared:
+                        clock.pass_by(1000)
+                clock.pass_by(10000)
+            clock.pass_by(100000)
+        assert self_ns(collected) == {"shared": 11111}
+        assert [node.self_ns for node in collected.root.walk()] == [100000, 10001, 10, 1100]
+
+    def test_a_thread_that_outlives_the_collection_is_not_measured_further(self, sections, clock):
+        """After the end neither open nor new sections of other threads change the figures."""
+        opened, ended = threading.Event(), threading.Event()
+
+        def work() -> None:
+            with sections.section("long"):
+                opened.set()
+                ended.wait(10)
+            with sections.section("late"):
+                pass
+
+        with sections.collect(clock=clock) as collected:
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+            thread.start()
+            opened.wait(10)
+        before = collected.beside
+        clock.pass_by(100)
+        ended.set()
+        thread.join()
+        assert collected.beside == before
+        assert list(collected.steps) == ["long"]
+
+
+class TestTasks:
+    def test_a_section_around_an_await_includes_the_wait(self, sections, clock):
+        """In async code a plain `with` works, and coroutines awaited directly nest."""
+
+        async def inner() -> None:
+            with sections.section("inner"):
+                clock.pass_by(1)
+                await asyncio.sleep(0)
+                clock.pass_by(10)
+
+        async def main():
+            with sections.collect(clock=clock) as collected:
+                with sections.section("outer"):
+                    await inner()
+                    clock.pass_by(100)
+            return collected
+
+        collected = asyncio.run(main())
+        assert self_ns(collected) == {"outer": 100, "inner": 11}
+        assert collected.beside == ()
+
+    def test_tasks_overlap_without_taking_time_from_each_other(self, sections, clock):
+        """Two tasks that wait at once count in full, and the section that started them keeps its own time (R67)."""
+
+        async def child(name: str, ready: asyncio.Event, go: asyncio.Event) -> None:
+            with sections.section(name):
+                ready.set()
+                await go.wait()
+                with sections.section("tail"):
+                    clock.pass_by(1)
+
+        async def main():
+            with sections.collect(clock=clock) as collected, sections.section("outer"):
+                go = asyncio.Event()
+                ready = [asyncio.Event(), asyncio.Event()]
+                tasks = [asyncio.create_task(child(f"task {n}", ready[n], go)) for n in range(2)]
+                for event in ready:
+                    await event.wait()
+                clock.pass_by(1000)
+                go.set()
+                await asyncio.gather(*tasks)
+            return collected
+
+        collected = asyncio.run(main())
+        assert collected.root.total_ns == 1002
+        assert [node.name for node in collected.root.walk()] == ["", "outer"]
+        assert self_ns(collected) == {"outer": 1002, "task 0": 1000, "task 1": 1001, "tail": 2}
+        assert [node.self_ns for node in collected.beside[0].walk() if node.name == ""] == [0]
+
+    def test_async_work_inside_a_plain_block_function_is_collected(self, sections, clock):
+        """asyncio.run in a block: the sections of its main task count, the section around it keeps its own window."""
+
+        async def main() -> None:
+            with sections.section("fetch"):
+                clock.pass_by(10)
+
+        with sections.collect(clock=clock) as collected, sections.section("outer"):
+            asyncio.run(main())
+        assert self_ns(collected) == {"outer": 10, "fetch": 10}
+        assert collected.root.total_ns == 10
+
+    def test_work_given_to_a_thread_by_a_task_is_collected(self, sections):
+        """asyncio.to_thread copies the context, so its sections are measured beside the task's."""
+
+        def work() -> None:
+            with sections.section("thread"):
+                pass
+
+        async def main():
+            with sections.collect() as collected, sections.section("outer"):
+                await asyncio.to_thread(work)
+            return collected
+
+        collected = asyncio.run(main())
+        assert set(collected.steps) == {"outer", "thread"}
+        assert [node.name for node in collected.root.walk()] == ["", "outer"]
+
+    def test_an_async_generator_left_in_mid_way_is_closed_in_order(self, sections, clock):
+        """An abandoned async generator is charged until the loop closes it; the sum stays whole (R67)."""
+
+        async def items():
+            with sections.section("read"):
+                while True:
+                    clock.pass_by(3)
+                    yield
+
+        async def main():
+            with sections.collect(clock=clock) as collected:
+                source = items()
+                async for _ in source:
+                    break
+                clock.pass_by(10)
+                await source.aclose()
+                clock.pass_by(100)
+            return collected
+
+        collected = asyncio.run(main())
+        assert self_ns(collected) == {"read": 13}
+        assert collected.root.self_ns == 100
+
+    def test_many_tasks_share_one_tree(self, sections):
+        """A thousand tasks of one thread leave one tree behind, with every call in it."""
+
+        async def child() -> None:
+            with sections.section("a"):
+                await asyncio.sleep(0)
+                with sections.section("b"):
+                    await asyncio.sleep(0)
+
+        async def main():
+            with sections.collect() as collected:
+                await asyncio.gather(*(child() for _ in range(1000)))
+            return collected
+
+        collected = asyncio.run(main())
+        assert len(collected.beside) == 1
+        assert [(node.name, node.calls) for node in collected.beside[0].walk()] == [("", 0), ("a", 1000), ("b", 1000)]
+
+
+class TestSize:
+    def test_depth_is_not_limited_by_recursion(self, sections, clock):
+        """Ten thousand sections inside each other are summed, copied and freed without recursion."""
+        with sections.collect(clock=clock) as collected, ExitStack() as stack:
+            for number in range(10_000):
+                stack.enter_context(sections.section(f"level {number}"))
+                clock.pass_by(1)
+        assert collected.root.total_ns == 10_000
+        assert len(collected.steps) == 10_000
+        del collected, stack
+
+    def test_a_deep_pile_that_is_never_left_is_freed(self, sections):
+        """Open sections that are dropped together do not overflow the stack."""
+        with sections.collect() as collected:
+            pile = [sections.section("deep").__enter__() for _ in range(50_000)]
+        del pile, collected
+        gc.collect()
+
+
+def test_the_public_section_is_the_chosen_implementation():
+    """`section` and `collect` work together out of the box."""
+    with module.collect() as collected, module.section("a"):
+        pass
+    assert list(collected.steps) == ["a"]
+    assert module.section is ticks.Section
