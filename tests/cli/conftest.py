@@ -70,7 +70,7 @@ def t1() -> Volume:
 @pytest.fixture(scope="session")
 def crop(t1: Volume) -> np.ndarray:
     """A piece of the brain with all classes in it, at the border of the brain, with odd extents (z, y, x)."""
-    return np.ascontiguousarray(t1.data[94:141, 150:203, 75:126])
+    return np.ascontiguousarray(t1.data[94:125, 166:203, 80:114])
 
 
 @pytest.fixture

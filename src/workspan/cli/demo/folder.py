@@ -299,7 +299,7 @@ def _make(path: Path) -> list[Path]:
 
 def _unusable(path: Path, error: OSError) -> ConfigurationError:
     if isinstance(error, (FileExistsError, NotADirectoryError)):
-        return ConfigurationError(f"--out {str(path)!r} is, or lies in, a file: name a folder")
+        return ConfigurationError(f"--out {str(path)!r} is not a folder, or lies below something that is none: name a folder")
     return ConfigurationError(
         f"--out {str(path)!r} cannot be written to ({error.strerror or error}): name another folder"
     )
