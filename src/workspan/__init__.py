@@ -19,6 +19,13 @@ _HOMES = {
     "measure.sections": ("section",),
     "measure.stats": ("Stat",),
     "report.task": ("RunReport", "TaskReport", "WorkerRecord"),
+    "run.graphs": (
+        "BlockwiseDependencyGraph",
+        "DependencyGraph",
+        "Scheduler",
+        "expand_roi_to_grid",
+        "expand_write_roi_to_grid",
+    ),
     "run.pipeline": ("Pipeline",),
     "run.runner": ("run_blockwise",),
     "run.task": ("Task",),
@@ -32,7 +39,15 @@ _HOMES = {
         "set_tracking_basedir",
     ),
 }
-_MODULES = {"logging": "compat.logging", "engines": "engines", "errors": "errors"}
+_MODULES = {
+    "block": "compat.block",
+    "cl_monitor": "compat.cl_monitor",
+    "engines": "engines",
+    "errors": "errors",
+    "logging": "compat.logging",
+    "v1_compat": "compat.v1_compat",
+    "v2": "compat.v2",
+}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["Coordinate", "Roi", "__version__", *_MODULES, *_HOME]
@@ -42,7 +57,7 @@ if TYPE_CHECKING:
     from funlib.geometry import Coordinate, Roi
 
     from workspan import engines, errors
-    from workspan.compat import logging
+    from workspan.compat import block, cl_monitor, logging, v1_compat, v2
     from workspan.compat.basedirs import (
         get_done_marker_basedir,
         get_tracking_basedir,
@@ -56,6 +71,13 @@ if TYPE_CHECKING:
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
     from workspan.report.task import RunReport, TaskReport, WorkerRecord
+    from workspan.run.graphs import (
+        BlockwiseDependencyGraph,
+        DependencyGraph,
+        Scheduler,
+        expand_roi_to_grid,
+        expand_write_roi_to_grid,
+    )
     from workspan.run.pipeline import Pipeline
     from workspan.run.runner import run_blockwise
     from workspan.run.task import Task

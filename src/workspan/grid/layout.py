@@ -201,6 +201,24 @@ class Layout:
         """Spatial id of block *index*: the pyramid number of its cell."""
         return pyramid_number(self.cell(index))
 
+    def overlapping(self, box: Box, read: bool = False) -> Iterator[int]:
+        """Yield the blocks whose write box (or *read* box) overlaps *box*, in C order."""
+        axes = []
+        for a, (low, high) in enumerate(zip(*box, strict=True)):
+            step, count = self.write_shape[a], self.counts[a]
+            if read:
+                begin, size = self.total_begin[a], self.read_shape[a]
+                if self.fit == "shrink":
+                    high = min(high, begin + self.total_shape[a])
+            else:
+                # Only what lies in the total write ROI is asked for, although a block may hang over it.
+                begin, size = self.covered[0][a], step
+                low, high = max(low, begin), min(high, self.covered[1][a])
+            first = max(0, (low - size - begin) // step + 1)
+            last = min(count, -((begin - high) // step))
+            axes.append(range(first, last) if low < high else range(0))
+        return (self.index(coords) for coords in product(*axes))
+
     def id_order(self, index: int) -> Ints:
         """Sort key that orders blocks as their spatial ids do, without the big integers.
 

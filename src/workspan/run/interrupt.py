@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM during a run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Catches SIGINT and SIGTERM while a run is on; outside the main thread it touches nothing.
+
+    Parameters
+    ----------
+    wake
+        Called from the signal handler, so that a loop which waits notices at once.
+    raise_now
+        Raise ``KeyboardInterrupt`` where the program is, for a run whose blocks run in this thread.
+
+    Attributes
+    ----------
+    received
+        The first signal, or ``None``.
+    count
+        How many came: the second one means at once.
+    """
+
+    def __init__(self, wake: Callable[[], None], *, raise_now: bool = False) -> None:
+        self.received: signal.Signals | None = None
+        self.count = 0
+        self._wake = wake
+        self._raise_now = raise_now
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                # A handler that ignores the signal was chosen on purpose (nohup and the like): leave it.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._previous.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or signal.Signals(number)
+        self.count += 1
+        if self._raise_now:
+            raise KeyboardInterrupt
+        self._wake()

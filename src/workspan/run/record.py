@@ -1,0 +1,241 @@
+"""The record of a run: what the scheduler reports goes to the store, the aggregates and the timelines, in one place.
+
+There is one counter. What the report counts is what the store recorded is what the scheduler released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workspan.engines.logs import worker_log_basename
+from workspan.errors import EngineError
+from workspan.report.aggregate import TaskAggregate
+from workspan.report.parts import BlockFailure
+from workspan.report.task import RunReport
+from workspan.report.timeline import TaskTimeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from workspan.grid import Layout
+    from workspan.measure.profile import BlockStats
+    from workspan.report.task import TaskReport
+    from workspan.run.clock import RunClock
+    from workspan.schedule.events import Cause, Exit, SkipReason, Steps
+    from workspan.schedule.state import TaskState
+    from workspan.store.tracking import TrackingStore
+
+_WORST = ("completed", "incomplete", "abandoned", "interrupted", "error")
+
+
+@dataclass
+class TaskBook:
+    """Everything that is kept of one task during a run."""
+
+    task_id: str
+    layout: Layout
+    state: TaskState
+    max_attempts: int
+    """How often a block is tried before it is given up."""
+    tracked: bool
+    """Executed blocks must come back measured."""
+    store: TrackingStore | None
+    aggregate: TaskAggregate
+    timeline: TaskTimeline = field(default_factory=TaskTimeline)
+
+
+class RunRecord:
+    """Keeps the record of one run; a ``schedule.Recorder``.
+
+    Parameters
+    ----------
+    run_id
+        Identifies the run in reports and stores.
+    books
+        One entry a task, in display order.
+    clock
+        Turns the scheduler's times into stamps.
+    has_workers
+        Blocks travel to workers; without, no timeline is kept and blocks have no worker.
+    log_dir
+        Folder of the workers' logs, or ``None``.
+
+    Attributes
+    ----------
+    events
+        Number of calls so far: changes whenever anything happened.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        books: Sequence[TaskBook],
+        clock: RunClock,
+        *,
+        has_workers: bool,
+        log_dir: Path | None,
+    ) -> None:
+        self.run_id = run_id
+        self.books = list(books)
+        self.events = 0
+        self._clock = clock
+        self._has_workers = has_workers
+        self._log_dir = log_dir
+        self._task_of: dict[int, int] = {}
+
+    # -- the scheduler's calls -------------------------------------------------------------------------------------
+
+    def worker_started(self, worker: int, task: int, now: float) -> None:
+        """Begin the worker's timeline."""
+        self.events += 1
+        self._task_of[worker] = task
+        self._timeline(worker).started(worker, now)
+
+    def worker_ready(self, worker: int, now: float) -> None:
+        """End the worker's start-up."""
+        self._timeline(worker).ready(worker, now)
+
+    def block_granted(self, task: int, index: int, worker: int) -> None:
+        """Write down that the block is about to leave, so that a killed run can say what was in flight."""
+        store = self.books[task].store
+        if store is not None:
+            store.granted(worker, index)
+
+    def block_sent(self, task: int, index: int, worker: int, sent_at: float, idle_seconds: float) -> None:
+        """Add to the worker's idle time."""
+        self.books[task].timeline.sent(worker, idle_seconds)
+
+    def block_done(
+        self,
+        task: int,
+        index: int,
+        worker: int,
+        sent_at: float,
+        returned_at: float,
+        stats: BlockStats | None,
+        steps: Steps | None,
+    ) -> None:
+        """Write the block to the store, then count it."""
+        self.events += 1
+        book = self.books[task]
+        if book.tracked and stats is None:
+            raise EngineError(
+                f"block {index} of task {book.task_id!r} came back from worker {worker} without measurements, although "
+                "the task has resource_tracking=True: wrap the work in workspan.profile_block(block)"
+            )
+        if book.store is not None:
+            at = self._clock.at
+            label = worker if self._has_workers else None
+            book.store.record_done(index, stats, label, at(sent_at), at(returned_at), steps)
+        book.aggregate.done(returned_at - sent_at, stats, steps)
+        book.timeline.returned(worker, sent_at, returned_at, ok=True)
+
+    def attempt_failed(
+        self,
+        task: int,
+        index: int,
+        worker: int,
+        sent_at: float,
+        returned_at: float | None,
+        cause: Cause,
+        error: str,
+        final: bool,
+    ) -> None:
+        """Count the attempt in the store and in the report; describe the block if it was the last one."""
+        self.events += 1
+        book = self.books[task]
+        if book.store is not None:
+            book.store.record_failure(index)
+        book.aggregate.failed(self._failure(task, index, worker, cause, error) if final else None)
+        book.timeline.returned(worker, sent_at, returned_at, ok=False)
+
+    def blocks_skipped(self, task: int, indices: Sequence[int] | Any, reason: SkipReason) -> None:
+        """Count blocks that were not run; those found done by the check function are marked in the store."""
+        self.events += 1
+        book = self.books[task]
+        if book.store is not None and reason == "check":
+            book.store.mark_done(indices)
+        book.aggregate.skipped(len(indices), reason)
+
+    def worker_stopping(self, worker: int, now: float) -> None:
+        """End the worker's final wait."""
+        self._timeline(worker).stopping(worker, now)
+
+    def worker_ended(self, worker: int, now: float, exit: Exit, text: str) -> None:
+        """Close the worker's timeline."""
+        self.events += 1
+        self._timeline(worker).ended(worker, now, exit)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def report(self, *, outcome: str | None, ended_at: float) -> RunReport:
+        """Close the record.
+
+        Parameters
+        ----------
+        outcome
+            ``"interrupted"`` or ``"error"``, or ``None`` to tell each task's outcome from its counters.
+        ended_at
+            When all workers had ended, on the monotonic clock.
+        """
+        started = self._clock.at(self._clock.start)
+        ended = self._clock.at(ended_at)
+        tasks = {book.task_id: self._task_report(book, outcome, started, ended) for book in self.books}
+        worst = max((task.outcome for task in tasks.values()), key=_WORST.index, default="completed")
+        return RunReport(
+            run_id=self.run_id,
+            started_at=started,
+            ended_at=ended,
+            wall_seconds=ended_at - self._clock.start,
+            outcome=outcome or worst,
+            tasks=tasks,
+        )
+
+    def _task_report(self, book: TaskBook, outcome: str | None, started: float, ended: float) -> TaskReport:
+        state = book.state
+        own = "completed" if state.completed_count == state.total_block_count else "incomplete"
+        if own == "incomplete":
+            own = outcome or ("abandoned" if state.abandoned else own)
+        return book.aggregate.report(
+            run_id=self.run_id,
+            task_id=book.task_id,
+            started_at=started,
+            ended_at=ended,
+            wall_seconds=ended - started,
+            outcome=own,
+            tracking_path=None if book.store is None else str(book.store.path),
+            orphaned=state.orphaned_count,
+            workers=book.timeline.summary(),
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _timeline(self, worker: int) -> TaskTimeline:
+        # Without workers the scheduler's pseudo workers leave no trace in the report.
+        return self.books[self._task_of[worker]].timeline if self._has_workers else _NOBODY
+
+    def _failure(self, task: int, index: int, worker: int, cause: Cause, error: str) -> BlockFailure:
+        book = self.books[task]
+        layout = book.layout
+        read, write = layout.read_box(index), layout.write_box(index)
+        log = None
+        if self._log_dir is not None and self._has_workers:
+            log = f"{worker_log_basename(self._log_dir, worker, book.task_id)}.err"
+        return BlockFailure(
+            cell=layout.cell(index),
+            block_id=layout.block_id(index),
+            read_begin=read[0],
+            read_shape=tuple(e - b for b, e in zip(*read, strict=True)),
+            write_begin=write[0],
+            write_shape=tuple(e - b for b, e in zip(*write, strict=True)),
+            attempts=book.max_attempts,
+            cause=cause,
+            error=error,
+            worker=worker if self._has_workers else None,
+            log=log,
+        )
+
+
+_NOBODY = TaskTimeline()

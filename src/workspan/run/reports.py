@@ -1,0 +1,59 @@
+"""Where reports of runs are kept, and how the last one is found again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workspan import config
+from workspan.report.task import TaskReport
+
+if TYPE_CHECKING:
+    from workspan.report.task import RunReport
+    from workspan.run.session import Session
+    from workspan.run.task import Task
+
+logger = logging.getLogger(__name__)
+
+FILE = "runs.jsonl"
+
+
+def keep_report(report: RunReport, session: Session) -> None:
+    """Append each task's report to its ``runs.jsonl``, and keep it with the task.
+
+    The file lies in the tracking store if the task has one in this run, else in its log folder if logs are written. A
+    file that cannot be written costs the line, not the run: it is logged.
+    """
+    from workspan.store.runs import append_run
+
+    for task in session.tasks:
+        own = report[task.task_id]
+        task._memory_report = own
+        if own.tracking_path is not None:
+            path = Path(own.tracking_path) / FILE
+        elif session.log_dir is not None:
+            path = session.log_dir / task.task_id / FILE
+        else:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            append_run(path, own.to_json())
+        except OSError as error:
+            logger.error("task %r: its report could not be appended to %s: %s", task.task_id, path, error)
+
+
+def last_report(task: Task) -> TaskReport | None:
+    """Return the last complete report of *task* from its file; ``None`` if there is none."""
+    from workspan.store.runs import last_run
+
+    tracking = task.resolved_tracking_path()
+    logs: Path | None = config.get("log_basedir")
+    if tracking is not None and tracking.is_dir():
+        path = tracking / FILE
+    elif logs is not None:
+        path = logs.absolute() / task.task_id / FILE
+    else:
+        return None
+    found = last_run(path) if path.is_file() else None
+    return None if found is None else TaskReport.from_json(found)

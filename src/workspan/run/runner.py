@@ -1,0 +1,206 @@
+"""Run tasks and pipelines."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from workspan import config
+from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.run.clock import RunClock
+from workspan.run.pipeline import Pipeline
+from workspan.run.reports import keep_report
+from workspan.run.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from workspan.engines.base import Engine
+    from workspan.report.task import RunReport
+    from workspan.run.task import Task
+    from workspan.schedule.state import TaskState
+
+ENGINES = ("processes", "serial")
+
+
+def run_blockwise(
+    pipeline: Pipeline | Task | list[Task] | tuple[Task, ...],
+    multiprocessing: bool = True,
+    resources: Mapping[str, int] | None = None,
+    progress: Any = True,
+    block_tracking: bool = True,
+    return_states: bool = False,
+    host: str | None = None,
+    summary: bool = True,
+    *,
+    engine: str | Engine | None = None,
+    return_report: bool = False,
+) -> Any:
+    """Run all blocks of a task or pipeline.
+
+    Parameters
+    ----------
+    pipeline
+        What to run. An empty list runs nothing and succeeds.
+    multiprocessing
+        False: daisy's debug mode. Blocks run in the calling thread, and the first exception of a block function
+        reaches the caller unchanged.
+    resources
+        Name -> amount that the ``requires`` of live workers may add up to.
+    progress
+        True: bars in a terminal, lines elsewhere. False or None: nothing. Otherwise an object with ``on_start``,
+        ``on_progress`` and ``on_finish``, each taking a dict task id -> ``TaskState``.
+    block_tracking
+        False: neither open nor write any tracking store.
+    return_states
+        Return the dict task id -> ``TaskState`` instead of the answer.
+    host
+        Address for workers on other machines.
+    summary
+        Print the execution summary and the resource panel at the end.
+    engine
+        ``"processes"`` (the default), ``"serial"`` (same rules, in the calling thread), or an engine object.
+    return_report
+        Return the ``RunReport``, whose truth value is the answer.
+
+    Returns
+    -------
+    bool
+        Whether every block of every task completed; skipped blocks count as completed.
+
+    Raises
+    ------
+    ConfigurationError
+        The pipeline cannot be run as asked; nothing was run.
+    StoreLockedError, TrackingError
+        A tracking store cannot be used; nothing was run.
+    AbandonedError
+        A task had work left, no live worker, and no start left in its budget.
+    KeyboardInterrupt
+        SIGINT: workers were ended, what was done is recorded. SIGTERM raises ``SystemExit(143)``.
+
+    Notes
+    -----
+    A block runs at least once and is recorded at most once per run: block functions must be idempotent.
+    """
+    if host is not None:
+        raise ConfigurationError(f"host={host!r}: workers on other machines are not supported by this version")
+    chosen, debug = _engine(engine, multiprocessing)
+    pipeline = Pipeline.of(pipeline)
+    clock = RunClock()
+    session = Session(
+        pipeline.spec(),
+        {task.task_id: task for task in pipeline.tasks},
+        run_id=_run_id(clock),
+        clock=clock,
+        block_tracking=block_tracking,
+        log_dir=_log_dir(),
+        has_workers=chosen.has_workers,
+    )
+    with _reported(session, summary) as shown:
+        shown.start(progress)
+        session.drive(chosen, shown.changed, resources=resources, debug=debug)
+    report = shown.report
+    assert report is not None
+    if return_states:
+        return session.snapshot()
+    return report if return_report else bool(report)
+
+
+class _Shown:
+    """What a person sees of a run: the progress while it goes on, the summary after it."""
+
+    def __init__(self, session: Session) -> None:
+        self.report: RunReport | None = None
+        self._session = session
+        self._observer: Any = None
+        self._seen = -1
+
+    def start(self, progress: Any) -> None:
+        from workspan.views.progress import choose
+
+        self._observer = choose(progress)
+        if self._observer is not None:
+            self._observer.on_start(self._session.snapshot())
+
+    def changed(self) -> None:
+        observer = self._observer
+        if observer is not None and observer.due():
+            observer.on_progress(self._session.snapshot())
+
+    def finish(self) -> None:
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.on_finish(self._session.snapshot())
+
+
+@contextmanager
+def _reported(session: Session, summary: bool) -> Iterator[_Shown]:
+    """On every path out of a run: finish the display, append the reports, close the stores, print, then raise."""
+    shown = _Shown(session)
+    error: BaseException | None = None
+    try:
+        try:
+            yield shown
+        except BaseException as problem:
+            error = problem
+            session.outcome = session.outcome or "error"
+        finally:
+            shown.finish()
+            report = shown.report = session.report()
+            keep_report(report, session)
+    finally:
+        session.close()
+    if summary:
+        from workspan.views.show import print_run
+
+        print_run(report, session.snapshot())
+    if error is None and session.signal is not None:
+        error = KeyboardInterrupt() if session.signal == signal.SIGINT else SystemExit(128 + session.signal)
+    error = error or session.abandoned()
+    if error is not None:
+        raise _with_record(error, report, session.snapshot())
+
+
+def _with_record(error: BaseException, report: RunReport, states: dict[str, TaskState]) -> BaseException:
+    """Let *error* carry what the run had done; the ``daisy_`` names are daisy's."""
+    order = list(states)
+    for name, value in (("run_report", report), ("task_states", states), ("task_order", order)):
+        setattr(error, name, value)
+    for name, value in (("daisy_run_report", report), ("daisy_states", states), ("daisy_task_order", order)):
+        setattr(error, name, value)
+    return error
+
+
+def _engine(engine: str | Engine | None, multiprocessing: bool) -> tuple[Engine, bool]:
+    """Return the engine, and whether the first exception goes to the caller unchanged."""
+    from workspan.engines import Processes, Serial
+
+    if engine is None:
+        return (Processes(), False) if multiprocessing else (Serial(keep_exceptions=True), True)
+    if not multiprocessing:
+        raise UsageTypeError(f"multiprocessing=False and engine={engine!r} contradict each other: pass engine= only")
+    if engine == "serial":
+        return Serial(), False
+    if engine == "processes":
+        return Processes(), False
+    if isinstance(engine, str):
+        raise ConfigurationError(f"engine={engine!r} is not known: use one of {', '.join(map(repr, ENGINES))}")
+    return engine, False
+
+
+def _run_id(clock: RunClock) -> str:
+    """Return an id that sorts by time and is unique: start of the run in UTC, and four random bytes."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(clock.at(clock.start)))
+    return f"{stamp}-{secrets.token_hex(4)}"
+
+
+def _log_dir() -> Path | None:
+    basedir: Path | None = config.get("log_basedir")
+    if basedir is None or config.get("log_mode") == "console":
+        return None
+    return basedir.absolute()

@@ -1,0 +1,258 @@
+"""One run: open what it needs, drive the scheduler against the engine, close everything on every path."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workspan.engines.base import Job, WorkerTask
+from workspan.engines.serial import Serial
+from workspan.errors import AbandonedError
+from workspan.report.aggregate import TaskAggregate
+from workspan.run.interrupt import Interrupts
+from workspan.run.record import RunRecord, TaskBook
+from workspan.run.stores import open_stores, skip_known_blocks
+from workspan.schedule.dispatch import Dispatcher
+from workspan.schedule.events import KillWorker, Send, StartWorker
+from workspan.schedule.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from workspan.engines.base import Engine
+    from workspan.report.task import RunReport
+    from workspan.run.clock import RunClock
+    from workspan.run.task import Task
+    from workspan.schedule.events import Decision, SkipReason
+    from workspan.schedule.spec import PipelineSpec
+    from workspan.schedule.state import TaskState
+
+GRACE_SECONDS = 5.0
+"""How long blocks in flight may go on after an interrupt."""
+
+FLUSH_SECONDS = 1.0
+"""How often stores are flushed: a power cut costs at most this much of a run."""
+
+
+class Session:
+    """One run of a pipeline.
+
+    Parameters
+    ----------
+    spec
+        The rules, tasks in display order.
+    tasks
+        Task id -> task.
+    run_id
+        Identifies the run.
+    clock
+        Time of the run; it started when the clock was made.
+    block_tracking
+        Open and write tracking stores.
+    log_dir
+        Folder of the workers' logs, or ``None``.
+    has_workers
+        Blocks travel to workers.
+
+    Attributes
+    ----------
+    states
+        Task id -> counters, live, in display order.
+    outcome
+        ``"interrupted"`` or ``"error"`` if the run ended so, else ``None``.
+    signal
+        What interrupted it, or ``None``.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        tasks: Mapping[str, Task],
+        *,
+        run_id: str,
+        clock: RunClock,
+        block_tracking: bool,
+        log_dir: Path | None,
+        has_workers: bool,
+    ) -> None:
+        self.spec = spec
+        self.tasks = [tasks[entry.task_id] for entry in spec.tasks]
+        self.clock = clock
+        self.run_id = run_id
+        self.log_dir = log_dir
+        self.outcome: str | None = None
+        self.signal: signal.Signals | None = None
+        self.in_flight_before = 0
+        """Blocks that an earlier run, which was killed, had in flight."""
+        self._resources = ExitStack()
+        with ExitStack() as on_error:
+            on_error.push(self._resources)
+            self.ledger = Ledger(spec, on_skip=self._skipped)
+            self.states: dict[str, TaskState] = {b.spec.task_id: b.state for b in self.ledger.tasks}
+            stores = open_stores(self.tasks, block_tracking, self._resources, run_id)
+            books = [
+                TaskBook(
+                    task_id=blocks.spec.task_id,
+                    layout=blocks.layout,
+                    state=blocks.state,
+                    max_attempts=blocks.spec.max_retries + 1,
+                    tracked=task.resource_tracking and store is not None,
+                    store=store,
+                    aggregate=TaskAggregate(
+                        blocks.layout.num_blocks,
+                        resource_tracking=task.resource_tracking and store is not None,
+                        has_workers=has_workers,
+                    ),
+                )
+                for blocks, task, store in zip(self.ledger.tasks, self.tasks, stores, strict=True)
+            ]
+            self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir)
+            self.in_flight_before = sum(store.in_flight_before for store in stores if store is not None)
+            skip_known_blocks(self.ledger, self.tasks, stores, self.record)
+            on_error.pop_all()
+        self._next_flush = clock.start + FLUSH_SECONDS
+
+    def _skipped(self, task: int, indices: list[int], reason: SkipReason) -> None:
+        self.record.blocks_skipped(task, indices, reason)
+
+    def close(self) -> None:
+        """Flush and close the stores and give their locks back."""
+        self._resources.close()
+
+    # -- driving ---------------------------------------------------------------------------------------------------
+
+    def job(self) -> Job:
+        """What the engine must know."""
+        return Job(
+            run_id=self.run_id,
+            tasks=tuple(
+                WorkerTask(
+                    task_id=task.task_id,
+                    layout=task.layout,
+                    function=task.process_function,
+                    resource_tracking=book.tracked,
+                    timeout=task.timeout_secs,
+                )
+                for task, book in zip(self.tasks, self.record.books, strict=True)
+            ),
+            log_dir=self.log_dir,
+        )
+
+    def drive(
+        self,
+        engine: Engine,
+        on_change: Callable[[], Any],
+        *,
+        resources: Mapping[str, int] | None,
+        debug: bool = False,
+    ) -> None:
+        """Run to the end.
+
+        Parameters
+        ----------
+        engine
+            Not open yet; it is closed on every path.
+        on_change
+            Called after events were handled, to keep a display up to date.
+        resources
+            Limits of what live workers may require together.
+        debug
+            The first exception that a block raises goes to the caller unchanged; needs an engine that keeps it.
+        """
+        dispatcher = Dispatcher(self.ledger, self.record, resources=resources)
+        engine.open(self.job())
+        with Interrupts(engine.wake, raise_now=not engine.has_workers) as interrupts:
+            try:
+                self._loop(dispatcher, engine, interrupts, on_change, debug=debug)
+            except KeyboardInterrupt:
+                self.outcome, self.signal = "interrupted", signal.SIGINT
+            except BaseException:
+                self.outcome = "error"
+                raise
+            finally:
+                self._shut_down(dispatcher, engine)
+        if interrupts.received is not None:
+            self.outcome, self.signal = "interrupted", interrupts.received
+
+    def _loop(
+        self,
+        dispatcher: Dispatcher,
+        engine: Engine,
+        interrupts: Interrupts,
+        on_change: Callable[[], Any],
+        *,
+        debug: bool,
+    ) -> None:
+        now = self.clock.now
+        _act(engine, dispatcher.start(now()))
+        kill_at = float("inf")
+        while not dispatcher.finished:
+            wait = min(dispatcher.wait_seconds(now()), max(0.0, kill_at - now()))
+            for event in engine.poll(wait):
+                _act(engine, dispatcher.handle(event, now()))
+                if debug and isinstance(engine, Serial) and engine.exception is not None:
+                    raise engine.exception
+            time = now()
+            _act(engine, dispatcher.tick(time))
+            if time >= self._next_flush:
+                self._flush(time)
+            on_change()
+            if interrupts.received is not None:
+                if not dispatcher.stopping:
+                    _act(engine, dispatcher.stop(time))
+                    kill_at = time + GRACE_SECONDS
+                if interrupts.count > 1 or time >= kill_at:
+                    return
+
+    def _shut_down(self, dispatcher: Dispatcher, engine: Engine) -> None:
+        """No worker survives the run; what came back meanwhile is still recorded."""
+        now = self.clock.now
+        if dispatcher.slots:
+            dispatcher.stop(now())
+        for event in engine.close(0.0):
+            dispatcher.handle(event, now())
+        self._flush(now())
+
+    def _flush(self, time: float) -> None:
+        self._next_flush = time + FLUSH_SECONDS
+        for book in self.record.books:
+            if book.store is not None:
+                book.store.flush()
+
+    def snapshot(self) -> dict[str, TaskState]:
+        """Return a copy of the counters, task id -> ``TaskState``, in display order."""
+        return {task_id: replace(state) for task_id, state in self.states.items()}
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def report(self) -> RunReport:
+        """Report of the run as it stands."""
+        return self.record.report(outcome=self.outcome, ended_at=self.clock.now())
+
+    def abandoned(self) -> AbandonedError | None:
+        """Return the error that tells of abandoned tasks, or ``None``."""
+        texts = [
+            f"task {task_id!r} was abandoned: {state.abandon_reason}; {state.worker_failure_count} of "
+            f"{state.worker_start_count} workers failed, {state.worker_restart_count} restarts, "
+            f"{state.orphaned_count:,} of {state.total_block_count:,} blocks orphaned"
+            + (f", {state.timeout_reclaim_count} timeouts" if state.timeout_reclaim_count else "")
+            + (f"\nlast worker error: {state.last_worker_error}" if state.last_worker_error else "")
+            for task_id, state in self.states.items()
+            if state.abandoned
+        ]
+        return AbandonedError("\n".join(texts)) if texts else None
+
+
+def _act(engine: Engine, decisions: list[Decision]) -> None:
+    for decision in decisions:
+        if isinstance(decision, Send):
+            engine.send(decision.worker, decision.index)
+        elif isinstance(decision, StartWorker):
+            engine.start_worker(decision.worker, decision.task)
+        elif isinstance(decision, KillWorker):
+            engine.kill_worker(decision.worker)
+        else:
+            engine.stop_worker(decision.worker)
