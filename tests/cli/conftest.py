@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
+from skimage.filters import threshold_multiotsu
 
 from workspan.cli.demo import ome
 from workspan.cli.demo.brain import find_brain
@@ -86,3 +88,23 @@ def make_store(tmp_path: Path) -> Callable[..., Brain]:
         return brain
 
     return make
+
+
+def compute_unblocked(data: np.ndarray, sigma: float) -> dict[str, np.ndarray]:
+    """The truth: no block, no ROI, no chunk."""
+    smoothed = gaussian_filter(data.astype(np.float32), sigma, mode="reflect")
+    thresholds = threshold_multiotsu(data[data > 0], classes=3)
+    labels = np.where(data > 0, 1 + (smoothed > thresholds[0]) + (smoothed > thresholds[1]), 0).astype(np.uint8)
+    return {
+        "smooth": smoothed,
+        "thresholds": thresholds,
+        "labels/classes/0": labels,
+        "histogram": np.bincount(data[data > 0], minlength=256),
+        "voxels": np.bincount(labels.ravel(), minlength=4),
+    }
+
+
+@pytest.fixture(scope="session")
+def unblocked() -> Callable[[np.ndarray, float], dict[str, np.ndarray]]:
+    """The truth as a function: ``unblocked(data, sigma)``."""
+    return compute_unblocked

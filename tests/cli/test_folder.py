@@ -244,6 +244,8 @@ class TestClear:
             for parent in (folder.tracking, folder.logs):
                 (parent / task).mkdir(parents=True)
                 (parent / task / "file").write_text("x")
+        (folder.tracking / ".workspan").mkdir()
+        (folder.tracking / ".workspan" / "smooth.lock").write_text("x")
         folder.picture.write_text("x")
         return folder
 
@@ -254,7 +256,7 @@ class TestClear:
 
     def test_nothing_else_goes(self, full: Folder) -> None:
         """Files that the demo did not make stay, wherever they lie."""
-        mine = ["notes.txt", "tracking/other/data", "logs/mine.txt", "brain2.zarr/x"]
+        mine = ["notes.txt", "tracking/other/data", "tracking/.workspan/other.lock", "logs/mine.txt", "brain2.zarr/x"]
         for name in mine:
             path = full.path / name
             path.parent.mkdir(exist_ok=True)

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
-from skimage.filters import threshold_multiotsu
 
 import workspan as ws
 from workspan.cli.demo import ome
@@ -23,21 +22,8 @@ from workspan.cli.demo.pipeline import TASKS, Brain, build, classes, classify, m
 from workspan.grid import Block
 
 MakeStore = Callable[..., Brain]
+Unblocked = Callable[[np.ndarray, float], dict[str, np.ndarray]]
 ARRAYS = ("smooth", "labels/classes/0", "tables/histograms", "tables/thresholds", "tables/voxels")
-
-
-def unblocked(data: np.ndarray, sigma: float) -> dict[str, np.ndarray]:
-    """The truth: no block, no ROI, no chunk."""
-    smoothed = gaussian_filter(data.astype(np.float32), sigma, mode="reflect")
-    thresholds = threshold_multiotsu(data[data > 0], classes=3)
-    labels = np.where(data > 0, 1 + (smoothed > thresholds[0]) + (smoothed > thresholds[1]), 0).astype(np.uint8)
-    return {
-        "smooth": smoothed,
-        "thresholds": thresholds,
-        "labels/classes/0": labels,
-        "histogram": np.bincount(data[data > 0], minlength=256),
-        "voxels": np.bincount(labels.ravel(), minlength=4),
-    }
 
 
 def run_by_hand(brain: Brain, order: random.Random) -> None:
@@ -49,9 +35,8 @@ def run_by_hand(brain: Brain, order: random.Random) -> None:
             task.process_function(Block.at(task.layout, index, task.task_id))
 
 
-def assert_equals_unblocked(brain: Brain, data: np.ndarray) -> None:
+def assert_equals_unblocked(brain: Brain, truth: dict[str, np.ndarray]) -> None:
     """Compare every array of the store with the truth."""
-    truth = unblocked(data, brain.sigma)
     for name in ("smooth", "labels/classes/0"):
         ours = brain.read(name)
         assert ours.dtype == truth[name].dtype
@@ -62,11 +47,13 @@ def assert_equals_unblocked(brain: Brain, data: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("block", [9, 16, 17, 31, 33, 34, 37, 64, (31, 7, 34), (5, 37, 33), (200, 11, 13)], ids=str)
-def test_blocks_equal_the_whole_volume(make_store: MakeStore, crop: np.ndarray, block: Any) -> None:
+def test_blocks_equal_the_whole_volume(
+    make_store: MakeStore, unblocked: Unblocked, crop: np.ndarray, block: Any
+) -> None:
     """Smoothed and classified voxels, histograms, thresholds and counts are those of the un-blocked run (KF-26)."""
     brain = make_store(crop, block)
     run_by_hand(brain, random.Random(0))
-    assert_equals_unblocked(brain, crop)
+    assert_equals_unblocked(brain, unblocked(crop, brain.sigma))
 
 
 @settings(max_examples=25)
@@ -76,7 +63,7 @@ def test_blocks_equal_the_whole_volume(make_store: MakeStore, crop: np.ndarray, 
     sigma=st.sampled_from([0.3, 0.7, 1.0, 1.4]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_shape_and_block(shape: Any, block: Any, sigma: float, seed: int) -> None:
+def test_any_shape_and_block(unblocked: Unblocked, shape: Any, block: Any, sigma: float, seed: int) -> None:
     """Volumes thinner than the halo, blocks that leave a rest of one voxel: always the un-blocked result (KF-26)."""
     data = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
     data.flat[: min(4, data.size)] = (0, 40, 90, 200)[: min(4, data.size)]
@@ -86,18 +73,18 @@ def test_any_shape_and_block(shape: Any, block: Any, sigma: float, seed: int) ->
         brain = Brain(f"{folder}/a.zarr", shape, block, sigma)
         ome.create(Path(brain.store), Volume(data, (1, 1, 1), (0, 0, 0)), brain)
         run_by_hand(brain, random.Random(seed))
-        assert_equals_unblocked(brain, data)
+        assert_equals_unblocked(brain, unblocked(data, brain.sigma))
 
 
 def test_a_halo_one_voxel_short_is_noticed(
-    make_store: MakeStore, crop: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, unblocked: Unblocked, crop: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison bites: with halo - 1 the result is another one."""
     brain = make_store(crop, 16)
     monkeypatch.setattr(Brain, "halo", 3)
     run_by_hand(brain, random.Random(0))
     with pytest.raises(AssertionError, match=r"smooth: .* voxels differ"):
-        assert_equals_unblocked(brain, crop)
+        assert_equals_unblocked(brain, unblocked(crop, brain.sigma))
 
 
 def test_every_voxel_is_written_once(make_store: MakeStore, crop: np.ndarray) -> None:
@@ -150,14 +137,14 @@ def test_chunk_files_name_what_is_there(make_store: MakeStore, crop: np.ndarray)
     assert named == {path for path in store.rglob("*") if path.is_file() and path.name != "zarr.json"}
 
 
-def test_chunks_of_zeros_are_stored(make_store: MakeStore) -> None:
+def test_chunks_of_zeros_are_stored(make_store: MakeStore, unblocked: Unblocked) -> None:
     """An empty corner of the brain has chunks like any other, so that a missing one is damage (KF-20)."""
     data = np.zeros((16, 16, 16), np.uint8)
     data[:8, :8, :8] = np.random.default_rng(0).integers(1, 255, (8, 8, 8))
     brain = make_store(data, 8)
     run_by_hand(brain, random.Random(0))
     assert all(path.is_file() for paths in ome.chunk_files(Path(brain.store), brain).values() for path in paths)
-    assert_equals_unblocked(brain, data)
+    assert_equals_unblocked(brain, unblocked(data, brain.sigma))
 
 
 def test_dependencies_follow_the_data(make_store: MakeStore, crop: np.ndarray) -> None:

@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = exits.INTERRUPTED
     except Terminated:
         code = exits.TERMINATED
+    except SystemExit as end:  # a run that a signal ended, after it shut its workers down
+        code = end.code if isinstance(end.code, int) else exits.DONE if end.code is None else exits.INCOMPLETE
     except Exception as error:
         code = exits.explain(error, traceback=traceback)
     finally:

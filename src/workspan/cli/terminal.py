@@ -1,27 +1,26 @@
-"""Lines to stdout and stderr that never stop a run.
+"""Lines to stdout and stderr that never stop a command.
 
 A reader that went away (``| head``), a closed stdout and a terminal that knows only ASCII are ordinary: a line that
-nobody can read is dropped, a character that the terminal lacks is replaced.
+nobody can read is dropped, a character that the terminal lacks is spelled in others.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import IO
+from typing import TextIO
 
-_ASCII = str.maketrans(
-    {"±": "+/-", "µ": "u", "∠": "/", "✔": "ok", "✗": "x", "∅": "-", "…": "...", "–": "-", "·": "-", "×": "x"}
-)
+from workspan.views.format import many_lines
+from workspan.views.terminal import emit
 
 
 def say(text: str = "") -> None:
-    """Print a line to stdout."""
+    """Print a line, or some, to stdout."""
     _write(sys.stdout, text)
 
 
 def complain(text: str) -> None:
-    """Print a line to stderr."""
+    """Print a line, or some, to stderr."""
     _write(sys.stderr, text)
 
 
@@ -35,26 +34,13 @@ def finish() -> None:
                 _mute(stream)
 
 
-def printable(text: str, encoding: str) -> str:
-    """Replace what *encoding* cannot express in *text*."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    return text
-
-
-def _write(stream: IO[str] | None, text: str) -> None:
-    if stream is None:
-        return
-    try:
-        stream.write(printable(text, getattr(stream, "encoding", None) or "utf-8") + "\n")
-        stream.flush()
-    except (OSError, ValueError):
+def _write(stream: TextIO | None, text: str) -> None:
+    # Lines quote what a user typed: control characters in it must not steer the terminal.
+    if not emit(many_lines(text), stream) and stream is not None:
         _mute(stream)
 
 
-def _mute(stream: IO[str]) -> None:
+def _mute(stream: TextIO) -> None:
     """Send what is still buffered in *stream*, and everything after, to nowhere."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)

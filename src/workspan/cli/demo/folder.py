@@ -32,6 +32,8 @@ STORE = "brain.zarr"
 TRACKING = "tracking"
 LOGS = "logs"
 PICTURE = "slices.png"
+COMPANIONS = ".workspan"
+"""Folder beside tracking stores, for their locks and the blocks in flight; a run that was killed leaves some."""
 _PART = ".brain.zarr-"
 """Begin of the name of a store that is being written."""
 
@@ -182,8 +184,9 @@ class Folder:
                 continue  # the demo makes no links, so what lies behind this one is somebody's own
             for name in TASKS:
                 _remove(parent / name)
-            for lock in parent.glob("*.lock") if parent.is_dir() else ():
-                _remove(lock)
+                for companion in (parent / COMPANIONS).glob(f"{name}.*"):
+                    _remove(companion)
+            _remove_empty(parent / COMPANIONS)
             _remove_empty(parent)
         _remove(self.store)
         _remove(self.picture)
@@ -299,7 +302,9 @@ def _make(path: Path) -> list[Path]:
 
 def _unusable(path: Path, error: OSError) -> ConfigurationError:
     if isinstance(error, (FileExistsError, NotADirectoryError)):
-        return ConfigurationError(f"--out {str(path)!r} is not a folder, or lies below something that is none: name a folder")
+        return ConfigurationError(
+            f"--out {str(path)!r} is not a folder, or lies below something that is none: name a folder"
+        )
     return ConfigurationError(
         f"--out {str(path)!r} cannot be written to ({error.strerror or error}): name another folder"
     )
