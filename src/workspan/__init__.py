@@ -50,8 +50,47 @@ _MODULES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["Coordinate", "Roi", "__version__", *_MODULES, *_HOME]
-__all__.sort()
+__all__ = [
+    "AbandonedError",
+    "Block",
+    "BlockRecord",
+    "BlockStats",
+    "BlockStatus",
+    "BlockwiseDependencyGraph",
+    "ConfigurationError",
+    "Coordinate",
+    "DependencyGraph",
+    "JsonProgressObserver",
+    "LayoutMismatchError",
+    "Pipeline",
+    "Roi",
+    "RunReport",
+    "Scheduler",
+    "Stat",
+    "Task",
+    "TaskReport",
+    "TaskState",
+    "WorkerRecord",
+    "WorkspanError",
+    "__version__",
+    "block",
+    "cl_monitor",
+    "configure",
+    "engines",
+    "errors",
+    "expand_roi_to_grid",
+    "expand_write_roi_to_grid",
+    "get_done_marker_basedir",
+    "get_tracking_basedir",
+    "logging",
+    "profile_block",
+    "run_blockwise",
+    "section",
+    "set_done_marker_basedir",
+    "set_tracking_basedir",
+    "v1_compat",
+    "v2",
+]
 
 if TYPE_CHECKING:
     from funlib.geometry import Coordinate, Roi

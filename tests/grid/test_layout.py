@@ -5,18 +5,16 @@ from __future__ import annotations
 from math import prod
 
 import pytest
-from helpers.layouts import brute_boxes, layouts, overlap
 from hypothesis import given
 
+from helpers.layouts import brute_boxes, layouts, overlap
 from workspan.errors import ConfigurationError
 from workspan.grid import Layout, pyramid_number
 from workspan.grid.neighbours import ConflictGraph
 
 
 def layout_1d(total, read, write, fit="valid", conflict=False):
-    return Layout(
-        (total[0],), (total[1],), (read[0],), (read[1],), (write[0],), (write[1],), fit, conflict
-    )
+    return Layout((total[0],), (total[1],), (read[0],), (read[1],), (write[0],), (write[1],), fit, conflict)
 
 
 SQUARE = Layout((0, 0), (6, 6), (0, 0), (3, 3), (1, 1), (1, 1))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from helpers.layouts import brute_boxes, layouts, overlap
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.layouts import brute_boxes, layouts, overlap
 from workspan.errors import ConfigurationError
 from workspan.grid import Layout
 from workspan.grid.neighbours import Relation
@@ -73,5 +73,5 @@ def test_ranks_must_agree():
     """B2: ROIs of joined tasks have the same rank; the error names both tasks."""
     source = Layout((0,), (10,), (0,), (10,), (0,), (10,))
     reader = Layout((0, 0), (10, 10), (0, 0), (10, 10), (0, 0), (10, 10))
-    with pytest.raises(ConfigurationError, match="'reader' has 2 axes and task 'source'.* has 1"):
+    with pytest.raises(ConfigurationError, match=r"'reader' has 2 axes and task 'source'.* has 1"):
         relation(source, reader)

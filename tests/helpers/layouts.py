@@ -10,12 +10,16 @@ from workspan.grid import Layout
 
 
 @st.composite
-def layouts(draw, *, ranks=(1, 2, 3), most=5, conflict=None, rank=None):
-    """Draw small layouts: any fit, asymmetric context, context wider than a block, negative offsets."""
+def layouts(draw, *, ranks=(1, 2, 3), most=5, conflict=None, rank=None, symmetric=False, least=0):
+    """Draw small layouts: any fit, asymmetric context, context wider than a block, negative offsets.
+
+    *least* and *most* bound the whole blocks per axis.
+    """
     rank = draw(st.sampled_from(ranks)) if rank is None else rank
     axis = [[draw(st.integers(*span)) for _ in range(rank)] for span in ((1, 4), (0, 7), (0, 7), (-9, 9), (-9, 9))]
     block, lower, upper, total_begin, write_begin = axis
-    covered = [draw(st.integers(0, most * b)) for b in block]
+    upper = lower if symmetric else upper
+    covered = [draw(st.integers(least * b, most * b)) for b in block]
     return Layout(
         tuple(total_begin),
         tuple(c + lo + up for c, lo, up in zip(covered, lower, upper, strict=True)),

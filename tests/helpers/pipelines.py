@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from helpers.layouts import brute_boxes, layouts, overlap
 from hypothesis import strategies as st
 
+from helpers.layouts import brute_boxes, layouts, overlap
 from workspan.errors import ConfigurationError
 from workspan.grid.neighbours import ConflictGraph
 from workspan.schedule.ledger import Ledger

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from funlib.geometry import Roi
-from helpers.layouts import brute_boxes, layouts, overlap
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.layouts import brute_boxes, layouts, overlap
 from workspan.errors import ConfigurationError
-from workspan.grid import BlockStatus
+from workspan.grid import Block, BlockStatus
 from workspan.grid.block import box_roi
 from workspan.run.graphs import (
     BlockwiseDependencyGraph,
@@ -49,7 +49,10 @@ class TestBlockwise:
     @given(layouts(ranks=(1, 2)), st.data())
     def test_subgraph_blocks_overlap_exactly(self, layout, data):
         """B26: exact on fitted ROIs, for asymmetric context, by write and by read ROI."""
-        begin = [data.draw(st.integers(t - 3, t + s + 3)) for t, s in zip(layout.total_begin, layout.total_shape)]
+        begin = [
+            data.draw(st.integers(t - 3, t + s + 3))
+            for t, s in zip(layout.total_begin, layout.total_shape, strict=True)
+        ]
         shape = [data.draw(st.integers(1, 9)) for _ in begin]
         box = (tuple(begin), tuple(b + s for b, s in zip(begin, shape, strict=True)))
         low, high = layout.covered
@@ -82,25 +85,14 @@ class TestPipelines:
         graph = DependencyGraph(Pipeline([a, b], [(a, b)]))
         assert (graph.root_tasks(), graph.num_roots("a"), graph.num_roots("b")) == (["a"], 4, 0)
         pairs = set()
-        for task in (a, b):
-            for index in range(task.layout.num_blocks):
-                block = next(
-                    x for x in graph_blocks(task) if x.index == index
-                )
-                ups = graph.upstream(block)
-                assert [u.block_id[1] for u in ups] == sorted(u.block_id[1] for u in ups)
-                pairs |= {(u.block_id, block.block_id) for u in ups}
-        downs = {
-            (block.block_id, d.block_id) for task in (a, b) for block in graph_blocks(task) for d in graph.downstream(block)
-        }
+        blocks = [Block.at(task.layout, i, task.task_id) for task in (a, b) for i in range(task.layout.num_blocks)]
+        for block in blocks:
+            ups = graph.upstream(block)
+            assert [u.block_id[1] for u in ups] == sorted(u.block_id[1] for u in ups)
+            pairs |= {(u.block_id, block.block_id) for u in ups}
+        downs = {(block.block_id, down.block_id) for block in blocks for down in graph.downstream(block)}
         assert pairs == downs
         assert any(u[0] == "a" and d[0] == "b" for u, d in pairs)
-
-
-def graph_blocks(task):
-    from workspan.grid import Block
-
-    return [Block.at(task.layout, i, task.task_id) for i in range(task.layout.num_blocks)]
 
 
 class TestScheduler:
@@ -130,6 +122,7 @@ class TestScheduler:
 
     def test_a_check_function_skips_and_its_exception_means_not_done(self, caplog):
         """B35, B46, KF-16: truthy is done; the first exception is told once, later ones are silent."""
+
         def check(block):
             if block.block_id[1] == 12:
                 return True

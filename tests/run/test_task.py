@@ -31,7 +31,8 @@ def task(task_id="t", total=ROI, read=BLOCK, write=BLOCK, function=work, **kwarg
 class TestArguments:
     def test_arguments_are_attributes(self):
         """B39, B40: everything that was passed can be read back, with derived figures beside."""
-        t = task(max_workers=3, max_retries=1, timeout=timedelta(seconds=5), requires={"gpu": 1, "none": 0}, fit="shrink")
+        requires = {"gpu": 1, "none": 0}
+        t = task(max_workers=3, max_retries=1, timeout=timedelta(seconds=5), requires=requires, fit="shrink")
         assert (t.task_id, t.total_roi, t.read_roi, t.write_roi) == ("t", ROI, BLOCK, BLOCK)
         assert (t.max_workers, t.max_retries, t.timeout_secs, t.fit) == (3, 1, 5.0, "shrink")
         assert t.requires == {"gpu": 1}
@@ -166,7 +167,7 @@ class TestSpellings:
 
     def test_v2_refuses_the_old_spellings(self):
         """B41: a TypeError with the new one; the new ones work."""
-        with pytest.raises(TypeError, match="takes no num_workers in workspan.v2: use max_workers"):
+        with pytest.raises(TypeError, match=r"takes no num_workers in workspan\.v2: use max_workers"):
             workspan.v2.Task("t", ROI, BLOCK, BLOCK, work, num_workers=2)
         made = workspan.v2.Task("t", ROI, BLOCK, BLOCK, work, max_workers=2)
         assert isinstance(made, workspan.Task)
@@ -180,7 +181,7 @@ class TestSpellings:
             workspan.set_tracking_basedir(tmp_path)
             assert t.resolved_tracking_path() == tmp_path / "t"
             assert task(tracking_path=False).resolved_tracking_path() is None
-            with pytest.warns(DeprecationWarning):
+            with pytest.warns(DeprecationWarning, match="set_tracking_basedir|get_tracking_basedir"):
                 assert workspan.get_done_marker_basedir() == tmp_path
         finally:
             workspan.set_tracking_basedir(None)

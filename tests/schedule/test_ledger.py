@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.layouts import layouts
-from helpers.pipelines import brute_inputs, check_counts, descendants, pipelines
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.layouts import layouts
+from helpers.pipelines import brute_inputs, check_counts, descendants, pipelines
 from workspan.errors import ConfigurationError
 from workspan.grid import Layout
 from workspan.schedule.ledger import Ledger
@@ -163,9 +163,7 @@ class TestResume:
             skips, runs = [], []
             ledger = Ledger(pipeline, on_skip=lambda task, indices, why: skips.extend((task, i, why) for i in indices))
             if by_arrays:
-                skip_known(
-                    ledger, flags, lambda task, indices, why: skips.extend((task, int(i), why) for i in indices)
-                )
+                skip_known(ledger, flags, lambda task, indices, why: skips.extend((task, int(i), why) for i in indices))
                 check_counts(ledger)
             else:
                 for blocks, flag in zip(ledger.tasks, flags, strict=True):

@@ -22,7 +22,7 @@ _OLD = {
     "done_marker_path": "tracking_path",
 }
 
-__all__ = sorted(set(v1_compat.__all__) - {"get_done_marker_basedir", "set_done_marker_basedir"})  # noqa: PLE0605
+__all__ = sorted(set(v1_compat.__all__) - {"get_done_marker_basedir", "set_done_marker_basedir"})
 
 
 class Task(_Task):

@@ -51,7 +51,17 @@ class Block:
         What the block cost: a ``BlockStats``, or ``None`` while nothing has been measured.
     """
 
-    __slots__ = ("_index", "_layout", "_read_roi", "_status", "_task_id", "_total_roi", "_write_roi", "_spatial_id", "stats")  # noqa: E501
+    __slots__ = (
+        "_index",
+        "_layout",
+        "_read_roi",
+        "_spatial_id",
+        "_status",
+        "_task_id",
+        "_total_roi",
+        "_write_roi",
+        "stats",
+    )
 
     def __init__(
         self,
@@ -107,7 +117,8 @@ class Block:
     def block_id(self) -> BlockId:
         """``(task_id, spatial id)``."""
         if self._spatial_id is None:
-            assert self._layout is not None and self._index is not None
+            assert self._layout is not None
+            assert self._index is not None
             self._spatial_id = self._layout.block_id(self._index)
         return self._task_id, self._spatial_id
 
@@ -124,7 +135,8 @@ class Block:
     def read_roi(self) -> Roi:
         """Region that this block reads, in world units."""
         if self._read_roi is None:
-            assert self._layout is not None and self._index is not None
+            assert self._layout is not None
+            assert self._index is not None
             self._read_roi = box_roi(self._layout.read_box(self._index))
         return self._read_roi
 
@@ -132,7 +144,8 @@ class Block:
     def write_roi(self) -> Roi:
         """Region that this block writes, in world units."""
         if self._write_roi is None:
-            assert self._layout is not None and self._index is not None
+            assert self._layout is not None
+            assert self._index is not None
             self._write_roi = box_roi(self._layout.write_box(self._index))
         return self._write_roi
 

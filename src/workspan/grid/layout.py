@@ -176,7 +176,7 @@ class Layout:
     # -- boxes -----------------------------------------------------------------------------------------------------
 
     def write_box(self, index: int) -> Box:
-        """What block *index* writes, in world units."""
+        """Return what block *index* writes, in world units."""
         low, high = self.covered
         begin = tuple(b + c * w for b, c, w in zip(low, self.coords(index), self.write_shape, strict=True))
         end = tuple(b + w for b, w in zip(begin, self.write_shape, strict=True))
@@ -185,15 +185,12 @@ class Layout:
         return begin, end
 
     def read_box(self, index: int) -> Box:
-        """What block *index* reads, in world units."""
-        begin = tuple(
-            t + c * w for t, c, w in zip(self.total_begin, self.coords(index), self.write_shape, strict=True)
-        )
+        """Return what block *index* reads, in world units."""
+        begin = tuple(t + c * w for t, c, w in zip(self.total_begin, self.coords(index), self.write_shape, strict=True))
         end = tuple(b + r for b, r in zip(begin, self.read_shape, strict=True))
         if self.fit == "shrink":
             end = tuple(
-                max(b, min(e, t + s))
-                for b, e, t, s in zip(begin, end, self.total_begin, self.total_shape, strict=True)
+                max(b, min(e, t + s)) for b, e, t, s in zip(begin, end, self.total_begin, self.total_shape, strict=True)
             )
         return begin, end
 
@@ -250,13 +247,11 @@ class Layout:
         return self.num_levels - 1 - number
 
     def level_size(self, level: int) -> int:
-        """Number of blocks of *level*, in closed form."""
+        """Return the number of blocks of *level*, in closed form."""
         if not self.num_blocks:
             return 0
         offset = self.level_offset(level)
-        return prod(
-            max(0, -((o - n) // s)) for o, n, s in zip(offset, self.counts, self.level_strides, strict=True)
-        )
+        return prod(max(0, -((o - n) // s)) for o, n, s in zip(offset, self.counts, self.level_strides, strict=True))
 
     def level_blocks(self, level: int) -> Iterator[int]:
         """Yield the indices of the blocks of *level*, in C order."""

@@ -20,9 +20,7 @@ class RunClock:
         Sources of the time, in seconds.
     """
 
-    def __init__(
-        self, monotonic: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time) -> None:
         self.now = monotonic
         self.start = monotonic()
         self._anchor = epoch() - self.start

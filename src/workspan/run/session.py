@@ -125,7 +125,7 @@ class Session:
     # -- driving ---------------------------------------------------------------------------------------------------
 
     def job(self) -> Job:
-        """What the engine must know."""
+        """Return what the engine must know."""
         return Job(
             run_id=self.run_id,
             tasks=tuple(
@@ -229,7 +229,7 @@ class Session:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def report(self) -> RunReport:
-        """Report of the run as it stands."""
+        """Return the report of the run as it stands."""
         return self.record.report(outcome=self.outcome, ended_at=self.clock.now())
 
     def abandoned(self) -> AbandonedError | None:

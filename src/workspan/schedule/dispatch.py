@@ -297,10 +297,10 @@ class Dispatcher:
         entry = self._tasks[slot.task]
         state = entry.blocks.state
         while True:
-            if slot.held:
-                # Ahead only while every live worker could have as much.
-                if len(slot.held) >= entry.ahead or state.ready_count < len(slot.held) * entry.live:
-                    return
+            held = len(slot.held)
+            # Ahead only while every live worker could have as much.
+            if held and (held >= entry.ahead or state.ready_count < held * entry.live):
+                return
             index = None if self._stopping else self.ledger.acquire(slot.task)
             if index is None:
                 break

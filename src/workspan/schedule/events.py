@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
-from workspan.measure.profile import BlockStats  # noqa: TC001 (msgspec resolves the field types)
+from workspan.measure.profile import BlockStats  # at run time: msgspec resolves the field types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,8 +104,10 @@ Decision = StartWorker | Send | StopWorker | KillWorker
 
 
 class Recorder(Protocol):
-    """Keeps the record of a run. Called by the scheduler before the decisions that follow from an event are acted on,
-    so that what was acknowledged is always recorded.
+    """Keeps the record of a run.
+
+    It is called by the scheduler before the decisions that follow from an event are acted on, so that what was
+    acknowledged is always recorded.
     """
 
     def worker_started(self, worker: int, task: int, now: float) -> None:

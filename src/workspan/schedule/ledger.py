@@ -210,9 +210,7 @@ class Ledger:
 
     def is_stalled(self) -> bool:
         """Whether blocks are left although none is ready or in flight anywhere: that never happens."""
-        return not self.is_done() and not any(
-            b.state.ready_count or b.state.processing_count for b in self.tasks
-        )
+        return not self.is_done() and not any(b.state.ready_count or b.state.processing_count for b in self.tasks)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

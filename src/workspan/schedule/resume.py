@@ -82,8 +82,9 @@ def _lookup(
 
 
 def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relation, Bools | None]]) -> Bools:
-    """Skip the blocks of one task; set its counters, satisfied inputs and first ready blocks. Return what was
-    skipped, an array of the mask grid's shape.
+    """Skip the blocks of one task: set its counters, satisfied inputs and first ready blocks.
+
+    Return what was skipped, an array of the mask grid's shape.
     """
     layout = blocks.layout
     counts = layout.counts
