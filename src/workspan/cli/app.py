@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -20,8 +22,11 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    result = command(*bound.args, **bound.kwargs)
-    return result if isinstance(result, int) else exits.DONE
+    if command in (demo, report):
+        return int(command(*bound.args, **bound.kwargs))
+    with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
+        command(*bound.args, **bound.kwargs)
+    return exits.DONE
 
 
 def build() -> App:
@@ -41,11 +46,19 @@ def build() -> App:
     return app
 
 
+def _whole(kind: type[int], tokens: Sequence[Any]) -> int:
+    """Convert to int what is one: the parser's own conversion would round 1.5."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f'"{tokens[0].value}" is not a whole number.') from None
+
+
 def demo(
     *,
     out: Annotated[Path, Parameter(help="Folder for everything that the demo writes.")] = Path("workspan-demo"),
-    workers: Annotated[int, Parameter(help="Worker processes of a task.")] = 2,
-    block: Annotated[int, Parameter(help="Edge of a block, in voxels.")] = 64,
+    workers: Annotated[int, Parameter(converter=_whole, help="Worker processes of a task.")] = 2,
+    block: Annotated[int, Parameter(converter=_whole, help="Edge of a block, in voxels.")] = 64,
     engine: Annotated[
         Literal["processes", "serial"], Parameter(help="Worker processes, or all blocks in this process.")
     ] = "processes",
