@@ -15,14 +15,37 @@ from workspan.measure.stats import Stat, Welford
 from workspan.report.parts import StepSummary
 from workspan.report.task import RunReport, TaskReport
 
-B158 = (
-    "schema run_id task_id started_at ended_at wall_seconds outcome resource_tracking tracking_path blocks workers"
-).split()
-B150 = (
-    "count total skipped failed orphaned failures round_trip wall cpu peak_rss io_read io_write overhead trend"
-).split()
-B151 = "count startup idle compute final_wait teardown exits unmanaged_clients records".split()
-RECORD = "id startup blocks blocks_failed idle compute final_wait teardown exit".split()
+B158 = [
+    "schema",
+    "run_id",
+    "task_id",
+    "started_at",
+    "ended_at",
+    "wall_seconds",
+    "outcome",
+    "resource_tracking",
+    "tracking_path",
+    "blocks",
+    "workers",
+]
+B150 = [
+    "count",
+    "total",
+    "skipped",
+    "failed",
+    "orphaned",
+    "failures",
+    "round_trip",
+    "wall",
+    "cpu",
+    "peak_rss",
+    "io_read",
+    "io_write",
+    "overhead",
+    "trend",
+]
+B151 = ["count", "startup", "idle", "compute", "final_wait", "teardown", "exits", "unmanaged_clients", "records"]
+RECORD = ["id", "startup", "blocks", "blocks_failed", "idle", "compute", "final_wait", "teardown", "exit"]
 
 generous = settings(suppress_health_check=[HealthCheck.too_slow])
 
@@ -239,9 +262,7 @@ class TestBlocks:
     @pytest.mark.parametrize("ask", [lambda r: r.block((0,)), lambda r: r.block_records()], ids=["block", "records"])
     def test_a_task_without_a_store(self, task_report, fake_store, ask):
         """Without a store the question is a LookupError that names the remedy (B152)."""
-        with pytest.raises(
-            NoStoreError, match="task 'seg' ran without a tracking store.*give the task a tracking_path"
-        ):
+        with pytest.raises(NoStoreError, match=r"'seg' ran without a tracking store.*: give the task a tracking_path"):
             ask(task_report())
         assert issubclass(NoStoreError, LookupError)
 

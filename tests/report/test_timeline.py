@@ -188,7 +188,7 @@ class TestClosure:
 
 class TestTaskTimeline:
     def test_samples_of_all_workers_are_pooled(self):
-        """Startup, final wait and teardown are over workers; idle and compute over the samples of all of them (B147)."""
+        """Startup, final wait and teardown are over workers, idle and compute over the samples of all (B147)."""
         task = TaskTimeline()
         for worker, startup in ((0, 1.0), (1, 3.0)):
             task.started(worker, 0.0)

@@ -1,0 +1,149 @@
+"""The panel "Resource Utilization": what the blocks cost and what the workers did.
+
+What prints is decided by what exists. A row of zeros for something that was not measured would be worse than no row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workspan.views.format import (
+    MISSING,
+    count,
+    duration,
+    duration_pair,
+    fit,
+    long_duration,
+    one_line,
+    share,
+    size,
+    size_pair,
+    slope,
+    table,
+    titled,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workspan.measure.stats import Stat
+    from workspan.report.parts import BlocksSummary, StepSummary, WorkersSummary
+    from workspan.report.task import RunReport, TaskReport
+
+MOST_WORKERS = 10
+"""Rows of the table of workers."""
+
+MOST_STEPS = 10
+"""Lines for steps: those that took most of the time."""
+
+_LABEL_WIDTH = 10  # of "round trip", the longest fixed label
+_STEP_WIDTH = 40
+
+_Rows = list[tuple[str, str]]
+
+
+def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
+    """Return the panel of a run as text without a final line break; empty if there is nothing to show.
+
+    Parameters
+    ----------
+    report
+        The run.
+    encoding
+        Signs that this encoding lacks are spelled in ASCII.
+    """
+    sections = [lines for task in report.tasks.values() if (lines := _task(task, encoding))]
+    if not sections:
+        return ""
+    lines = titled("Resource Utilization", "\n\n".join("\n".join(lines) for lines in sections).split("\n"))
+    return "\n".join(fit(line, encoding) for line in lines)
+
+
+def _task(task: TaskReport, encoding: str) -> list[str]:
+    workers = task.workers
+    distributed = bool(workers.count or workers.unmanaged_clients or task.blocks.round_trip.n)
+    blocks, steps = _blocks(task.blocks, distributed), _steps(task.steps)
+    if not (blocks or steps):
+        return []
+    head = count(task.blocks.count, "block")
+    if task.blocks.skipped:
+        head += f" ({task.blocks.skipped:,} skipped)"
+    if distributed:
+        head += f", {count(workers.count, 'worker')}"
+    lines = [f"{one_line(task.task_id)}   {head}, {long_duration(task.wall_seconds)} wall"]
+    width = max([_LABEL_WIDTH, *(len(label) for label, value in steps if value)]) + 3
+    for name, rows in (("blocks", blocks), ("steps", steps), ("workers", _workers(workers))):
+        if rows:
+            lines += [f"  {name}", *(f"    {label:<{width}}{value}".rstrip() for label, value in rows)]
+    return lines + _worker_table(workers, encoding)
+
+
+def _blocks(blocks: BlocksSummary, distributed: bool) -> _Rows:
+    rows = [("round trip", duration_pair(blocks.round_trip))] if distributed else []
+    if blocks.wall is None or not blocks.wall.n:
+        return rows
+    rows += [
+        ("wall", duration_pair(blocks.wall)),
+        ("cpu", duration_pair(blocks.cpu)),
+        ("peak RSS", size_pair(blocks.peak_rss)),
+        ("io", f"read {_total(blocks.io_read)}   write {_total(blocks.io_write)}"),
+    ]
+    if distributed:
+        rows.append(("overhead", duration_pair(blocks.overhead)))
+    rows.append(("trend", slope(blocks.trend) if blocks.wall.n > 1 else MISSING))
+    return rows
+
+
+def _total(stat: Stat | None) -> str:
+    return MISSING if stat is None or not stat.n else size(stat.total)
+
+
+def _steps(steps: Mapping[str, StepSummary]) -> _Rows:
+    largest = sorted(steps, key=lambda name: steps[name].self_seconds.total, reverse=True)[:MOST_STEPS]
+    rows = []
+    for name, step in steps.items():
+        if name in largest:
+            label = one_line(name)
+            label = label if len(label) <= _STEP_WIDTH else label[: _STEP_WIDTH - 1] + "…"
+            rows.append((label, f"{share(step.share):>5}   {duration_pair(step.self_seconds)}"))
+    if len(steps) > MOST_STEPS:
+        rows.append((f"the largest {MOST_STEPS} of {len(steps)}; all of them: report.steps", ""))
+    return rows
+
+
+def _workers(workers: WorkersSummary) -> _Rows:
+    rows = []
+    if workers.count:
+        rows = [
+            ("startup", duration_pair(workers.startup)),
+            ("idle", duration_pair(workers.idle)),
+            ("teardown", duration_pair(workers.teardown)),
+            ("exits", ", ".join(f"{n} {kind}" for kind, n in workers.exits.items() if n) or MISSING),
+        ]
+    if workers.unmanaged_clients:
+        rows.append(("unmanaged", count(workers.unmanaged_clients, "client")))
+    return rows
+
+
+def _worker_table(workers: WorkersSummary, encoding: str) -> list[str]:
+    if not workers.records:
+        return []
+    rows = [["id", "startup", "blocks", "idle", "idle / block", "compute", "compute / block", "teardown", "exit"]]
+    for record in sorted(workers.records, key=lambda record: record.id)[:MOST_WORKERS]:
+        rows.append(
+            [
+                str(record.id),
+                duration(record.startup),
+                f"{record.blocks:,}",
+                duration(record.idle.total) if record.idle.n else MISSING,
+                duration_pair(record.idle),
+                duration(record.compute.total) if record.compute.n else MISSING,
+                duration_pair(record.compute),
+                duration(record.teardown),
+                one_line(record.exit or MISSING),
+            ]
+        )
+    lines = [f"  {line}" for line in table(rows, encoding=encoding)]
+    if len(workers.records) > MOST_WORKERS:
+        lines.append(f"  {MOST_WORKERS} of {len(workers.records):,} workers; all of them: report.workers.records")
+    return lines

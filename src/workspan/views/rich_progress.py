@@ -1,0 +1,119 @@
+"""Bars in a terminal or a notebook. Loaded only where they are shown, since it loads rich.
+
+There is no thread: a bar is redrawn when the run tells of progress, twice a second.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+
+from workspan.views.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from workspan.schedule.state import TaskState
+
+_BAR_WIDTH = 30
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Fall silent; rich would end the process."""
+        self.quiet = True
+
+
+class RichProgress:
+    """One bar a task: sign, bar, blocks, percent, workers and troubles, time left.
+
+    Parameters
+    ----------
+    stream
+        The terminal.
+    notebook
+        Show it as a notebook's output instead.
+    console
+        Show it on this console instead.
+    clock
+        Monotonic clock, in seconds.
+    """
+
+    wants_ticks = True
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        notebook: bool = False,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or _Console(file=stream, force_jupyter=notebook)
+        self._clock = clock
+        self._tasks: dict[str, tuple[TaskStatus, TaskID]] = {}
+        self._progress = Progress(
+            _text("name"),
+            BarColumn(_BAR_WIDTH),
+            _text("numbers", justify="right"),
+            _text("percent", justify="right"),
+            _text("details"),
+            _text("left", justify="right"),
+            console=self._console,
+            auto_refresh=False,
+        )
+
+    def on_start(self, states: Mapping[str, TaskState]) -> None:
+        """Show the bars."""
+        now = self._clock()
+        for task_id, state in states.items():
+            status = TaskStatus(state, now)
+            self._tasks[task_id] = status, self._progress.add_task("", total=1, **_fields(status))
+        self._progress.start()
+        self._draw(states)
+
+    def on_progress(self, states: Mapping[str, TaskState]) -> None:
+        """Redraw the bars."""
+        self._draw(states)
+
+    def on_finish(self, states: Mapping[str, TaskState]) -> None:
+        """Draw the bars for the last time and leave them standing."""
+        try:
+            self._draw(states)
+        finally:
+            self._progress.stop()
+
+    def _draw(self, states: Mapping[str, TaskState]) -> None:
+        now = self._clock()
+        try:
+            for task_id, state in states.items():
+                status, bar = self._tasks[task_id]
+                status.update(state, now)
+                # A task without blocks is full, and a bar of length 0 is not.
+                total = state.total_block_count or 1
+                done = state.completed_count if state.total_block_count else 1
+                self._progress.update(bar, total=total, completed=done, **_fields(status))
+            self._progress.refresh()
+        except BaseException:
+            self._progress.stop()  # or the cursor stays hidden
+            raise
+
+
+def _fields(status: TaskStatus) -> dict[str, Any]:
+    return {
+        "name": f"{status.name} {status.symbol}",
+        "numbers": status.numbers,
+        "percent": f"{status.percent}%",
+        "details": "  ".join(status.details),
+        "left": status.left,
+    }
+
+
+def _text(field: str, *, justify: Literal["left", "right"] = "left") -> TextColumn:
+    """Return a column that shows a field literally: task ids are not markup."""
+    column = Column(no_wrap=True)
+    return TextColumn(f"{{task.fields[{field}]}}", justify=justify, markup=False, table_column=column)

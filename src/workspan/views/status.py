@@ -1,0 +1,100 @@
+"""One task of a running pipeline in words: what every progress display shows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workspan.views.eta import Eta
+from workspan.views.format import clock, count, one_line, percent_done, symbol
+
+if TYPE_CHECKING:
+    from workspan.schedule.state import TaskState
+
+
+class TaskStatus:
+    """The last counters of a task and the time that it took and will take.
+
+    Parameters
+    ----------
+    state
+        The first counters.
+    now
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(self, state: TaskState, now: float) -> None:
+        self._eta = Eta()
+        self._ended_at: float | None = None
+        self.update(state, now)
+
+    def update(self, state: TaskState, now: float) -> None:
+        """Take in the counters of *now*."""
+        self.state = state
+        self._now = now
+        self._eta.update(state, now)
+        if self._ended_at is None and state.is_done():
+            self._ended_at = now
+
+    @property
+    def name(self) -> str:
+        """The task's id, safe to print."""
+        return one_line(self.state.task_id)
+
+    @property
+    def symbol(self) -> str:
+        """Running, done, failed or orphaned."""
+        return symbol(self.state, unfinished="▶")
+
+    @property
+    def numbers(self) -> str:
+        """Completed and all blocks: ``"1,204/1,728"``."""
+        return f"{self.state.completed_count:,}/{self.state.total_block_count:,}"
+
+    @property
+    def percent(self) -> int:
+        """How much is completed, rounded down."""
+        return percent_done(self.state.completed_count, self.state.total_block_count)
+
+    @property
+    def details(self) -> list[str]:
+        """What else there is to know, in a few words each; zeros are left out."""
+        state = self.state
+        # Starts less restarts: how many workers it has been given, each replaced as often as the restarts say.
+        workers = state.worker_start_count - state.worker_restart_count
+        found = [
+            (state.skipped_count, f"{state.skipped_count:,} skipped"),
+            (workers, count(workers, "worker")),
+            (state.worker_restart_count, count(state.worker_restart_count, "restart")),
+            (state.timeout_reclaim_count, count(state.timeout_reclaim_count, "timeout")),
+            (state.failed_count, f"{state.failed_count:,} failed"),
+            (state.orphaned_count, f"{state.orphaned_count:,} orphaned"),
+        ]
+        words = [text for number, text in found if number]
+        if waits := self._waits():
+            words.append(waits)
+        return words
+
+    def _waits(self) -> str:
+        """For what the task waits, if nothing of it runs."""
+        state = self.state
+        if state.is_done() or state.abandoned or state.processing_count:
+            return ""
+        if not state.ready_count:
+            return "waiting for input"
+        none_left = 0 < state.worker_start_count <= state.worker_failure_count
+        if none_left or state.completed_count == state.skipped_count:
+            return f"waiting for workers ({state.worker_start_count} started)"
+        return ""
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """From the begin of the task until now, or until it was done."""
+        return max(0.0, (self._now if self._ended_at is None else self._ended_at) - self._eta.began_at)
+
+    @property
+    def left(self) -> str:
+        """The time that it took if it is done, else what is left: ``"in 6:21"``, ``"2:04 left"``; empty: not known."""
+        if self.state.is_done():
+            return f"in {clock(self.elapsed_seconds)}"
+        seconds = self._eta.seconds(self._now)
+        return "" if seconds is None else f"{clock(seconds)} left"
