@@ -171,7 +171,6 @@ class TestSpellings:
             workspan.v2.Task("t", ROI, BLOCK, BLOCK, work, num_workers=2)
         made = workspan.v2.Task("t", ROI, BLOCK, BLOCK, work, max_workers=2)
         assert isinstance(made, workspan.Task)
-        assert not hasattr(workspan.v2, "set_done_marker_basedir")
 
     def test_basedirs(self, tmp_path):
         """B51, B123: resolved when asked, so that a later change is honoured; False switches tracking off."""

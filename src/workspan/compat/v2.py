@@ -22,7 +22,7 @@ _OLD = {
     "done_marker_path": "tracking_path",
 }
 
-__all__ = sorted(set(v1_compat.__all__) - {"get_done_marker_basedir", "set_done_marker_basedir"})
+__all__ = v1_compat.__all__
 
 
 class Task(_Task):

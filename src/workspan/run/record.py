@@ -101,7 +101,7 @@ class RunRecord:
         """Write down that the block is about to leave, so that a killed run can say what was in flight."""
         store = self.books[task].store
         if store is not None:
-            store.granted(worker, index)
+            store.grant(index, worker if self._has_workers else None)
 
     def block_sent(self, task: int, index: int, worker: int, sent_at: float, idle_seconds: float) -> None:
         """Add to the worker's idle time."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workspan import config
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.run.clock import RunClock
+from workspan.run.display import Display
 from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
@@ -101,69 +102,37 @@ def run_blockwise(
         log_dir=_log_dir(),
         has_workers=chosen.has_workers,
     )
-    with _reported(session, summary) as shown:
-        shown.start(progress)
-        session.drive(chosen, shown.changed, resources=resources, debug=debug)
-    report = shown.report
-    assert report is not None
+    display = Display(session, progress=progress, summary=summary)
+    with _reported(session, display):
+        display.start()
+        session.drive(chosen, display.update, resources=resources, debug=debug)
     if return_states:
         return session.snapshot()
+    report = session.end()
     return report if return_report else bool(report)
 
 
-class _Shown:
-    """What a person sees of a run: the progress while it goes on, the summary after it."""
-
-    def __init__(self, session: Session) -> None:
-        self.report: RunReport | None = None
-        self._session = session
-        self._observer: Any = None
-        self._seen = -1
-
-    def start(self, progress: Any) -> None:
-        from workspan.views.progress import choose
-
-        self._observer = choose(progress)
-        if self._observer is not None:
-            self._observer.on_start(self._session.snapshot())
-
-    def changed(self) -> None:
-        observer = self._observer
-        if observer is not None and observer.due():
-            observer.on_progress(self._session.snapshot())
-
-    def finish(self) -> None:
-        observer, self._observer = self._observer, None
-        if observer is not None:
-            observer.on_finish(self._session.snapshot())
-
-
 @contextmanager
-def _reported(session: Session, summary: bool) -> Iterator[_Shown]:
-    """On every path out of a run: finish the display, append the reports, close the stores, print, then raise."""
-    shown = _Shown(session)
+def _reported(session: Session, display: Display) -> Iterator[None]:
+    """On every path out of a run: end the display, append the reports, close the stores, print, then raise."""
     error: BaseException | None = None
     try:
         try:
-            yield shown
+            yield
         except BaseException as problem:
             error = problem
             session.outcome = session.outcome or "error"
         finally:
-            shown.finish()
-            report = shown.report = session.report()
-            keep_report(report, session)
+            display.finish()
+            keep_report(session.end(), session)
     finally:
         session.close()
-    if summary:
-        from workspan.views.show import print_run
-
-        print_run(report, session.snapshot())
+    display.print_summary()
     if error is None and session.signal is not None:
         error = KeyboardInterrupt() if session.signal == signal.SIGINT else SystemExit(128 + session.signal)
     error = error or session.abandoned()
     if error is not None:
-        raise _with_record(error, report, session.snapshot())
+        raise _with_record(error, session.end(), session.snapshot())
 
 
 def _with_record(error: BaseException, report: RunReport, states: dict[str, TaskState]) -> BaseException:

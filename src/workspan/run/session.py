@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from workspan.schedule.events import Decision, SkipReason
     from workspan.schedule.spec import PipelineSpec
     from workspan.schedule.state import TaskState
+
+logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """How long blocks in flight may go on after an interrupt."""
@@ -65,6 +68,8 @@ class Session:
         ``"interrupted"`` or ``"error"`` if the run ended so, else ``None``.
     signal
         What interrupted it, or ``None``.
+    report
+        The report of the run, once :meth:`end` was called.
     """
 
     def __init__(
@@ -85,14 +90,19 @@ class Session:
         self.log_dir = log_dir
         self.outcome: str | None = None
         self.signal: signal.Signals | None = None
-        self.in_flight_before = 0
-        """Blocks that an earlier run, which was killed, had in flight."""
+        self.report: RunReport | None = None
+        for entry in spec.tasks:
+            if not entry.layout.num_blocks:
+                logger.warning(
+                    "task %r has no blocks: its total ROI of %s is smaller than a block", entry.task_id,
+                    entry.layout.total_shape,
+                )
         self._resources = ExitStack()
         with ExitStack() as on_error:
             on_error.push(self._resources)
             self.ledger = Ledger(spec, on_skip=self._skipped)
             self.states: dict[str, TaskState] = {b.spec.task_id: b.state for b in self.ledger.tasks}
-            stores = open_stores(self.tasks, block_tracking, self._resources, run_id)
+            stores = open_stores(self.tasks, block_tracking, self._resources)
             books = [
                 TaskBook(
                     task_id=blocks.spec.task_id,
@@ -110,7 +120,6 @@ class Session:
                 for blocks, task, store in zip(self.ledger.tasks, self.tasks, stores, strict=True)
             ]
             self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir)
-            self.in_flight_before = sum(store.in_flight_before for store in stores if store is not None)
             skip_known_blocks(self.ledger, self.tasks, stores, self.record)
             on_error.pop_all()
         self._next_flush = clock.start + FLUSH_SECONDS
@@ -228,9 +237,11 @@ class Session:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def report(self) -> RunReport:
-        """Return the report of the run as it stands."""
-        return self.record.report(outcome=self.outcome, ended_at=self.clock.now())
+    def end(self) -> RunReport:
+        """Close the record, once: the report that is returned, printed and written is one value."""
+        if self.report is None:
+            self.report = self.record.report(outcome=self.outcome, ended_at=self.clock.now())
+        return self.report
 
     def abandoned(self) -> AbandonedError | None:
         """Return the error that tells of abandoned tasks, or ``None``."""

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_stores(
-    tasks: Sequence[Task], block_tracking: bool, stack: ExitStack, run_id: str
+    tasks: Sequence[Task], block_tracking: bool, stack: ExitStack
 ) -> list[TrackingStore | None]:
     """Open the tracking store of each task that has one; *stack* closes them.
 
@@ -63,7 +63,6 @@ def open_stores(
                 task.layout,
                 resource_tracking=task.resource_tracking,
                 task_id=task.task_id,
-                run_id=run_id,
             )
         )
         for task, path in zip(tasks, paths, strict=True)

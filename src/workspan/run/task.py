@@ -242,14 +242,14 @@ class Task:
         from workspan.store.tracking import TrackingStore
 
         layout = self.layout
-        with TrackingStore.peek(path) as store:
-            bad = (store.failures > 0) & (store.done == 0)
-            return [
-                Block.at(layout, index, self.task_id)
-                for level in range(layout.num_levels)
-                for index in layout.level_blocks(level)
-                if bad[layout.cell(index)]
-            ]
+        store = TrackingStore.peek(path)
+        bad = (store.failures > 0) & (store.done == 0)
+        return [
+            Block.at(layout, index, self.task_id)
+            for level in range(layout.num_levels)
+            for index in layout.level_blocks(level)
+            if bad[layout.cell(index)]
+        ]
 
     def report(self) -> TaskReport | None:
         """Report of the last run of this task, also from an earlier process; ``None`` before any run."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from workspan.grid.neighbours import ConflictGraph
@@ -179,13 +180,16 @@ class Ledger:
         return True
 
     def give_back(self, task: int, index: int) -> None:
-        """Return a block that was handed out but never started: it was no attempt and goes to the front."""
+        """Return a block that was handed out but never started: it was no attempt, and is the next one to be handed out."""
         blocks = self.tasks[task]
         if index in blocks.in_flight:
             blocks.in_flight.remove(index)
             blocks.state.processing_count -= 1
             blocks.state.ready_count += 1
-            blocks.fifo.appendleft(index)
+            if blocks.source is None:
+                blocks.fifo.appendleft(index)
+            else:
+                blocks.source = chain((index,), blocks.source)
             self.changed.add(task)
 
     def abandon(self, task: int, reason: str) -> None:

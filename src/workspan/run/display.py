@@ -1,0 +1,89 @@
+"""What a person sees of a run: the progress while it goes on, and the summary after it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workspan.run.session import Session
+
+_QUIET_OUTCOMES = ("error",)
+"""Outcomes for which no summary is printed: the error speaks for itself."""
+
+
+class Display:
+    """Shows one run; loads the views that it needs and no others.
+
+    Parameters
+    ----------
+    session
+        The run.
+    progress
+        True, False or None, or an observer.
+    summary
+        Print the execution summary and the resource panel at the end.
+    """
+
+    def __init__(self, session: Session, *, progress: Any, summary: bool) -> None:
+        from workspan.views.progress import Guard, choose
+
+        self._session = session
+        self._told = progress is True
+        self._summary = summary
+        self._guard = Guard(choose(progress))
+        self._events = -1
+
+    def start(self) -> None:
+        """Say what an earlier run left, and begin the progress display."""
+        if self._told:
+            self._tell_resume()
+        self._guard.start(self._session.states, self._session.clock.now())
+
+    def update(self) -> None:
+        """Bring the display up to date, if it is time; called after every round of events."""
+        events = self._session.record.events
+        if events != self._events:
+            self._events = events
+            self._guard.changed()
+        self._guard.tick(self._session.states, self._session.clock.now())
+
+    def finish(self) -> None:
+        """End the progress display."""
+        self._guard.finish(self._session.states)
+
+    def print_summary(self) -> None:
+        """Print the execution summary and the resource panel to standard output."""
+        session = self._session
+        if not self._summary or session.outcome in _QUIET_OUTCOMES:
+            return
+        from workspan.views.panel import render_panel
+        from workspan.views.summary import render_summary
+        from workspan.views.terminal import emit, encoding_of
+
+        encoding = encoding_of(sys.stdout)
+        report = session.end()
+        books = session.record.books
+        summary = render_summary(
+            session.states,
+            list(session.states),
+            errors={book.task_id: book.aggregate.failed_blocks for book in books},
+            skips={book.task_id: book.aggregate.skip_reasons for book in books},
+            stores={book.task_id: book.store.path for book in books if book.store is not None},
+            log_dirs={} if session.log_dir is None else {b.task_id: session.log_dir / b.task_id for b in books},
+            interrupted=session.outcome == "interrupted",
+            encoding=encoding,
+        )
+        emit("\n" + summary, sys.stdout)
+        if panel := render_panel(report, encoding=encoding):
+            emit("\n" + panel, sys.stdout)
+
+    def _tell_resume(self) -> None:
+        from workspan.views.summary import skip_sentence
+        from workspan.views.terminal import emit
+
+        for book in self._session.record.books:
+            in_flight = len(book.store.was_in_flight) if book.store is not None else 0
+            if in_flight:
+                total = book.state.total_block_count
+                emit(skip_sentence(book.task_id, total, book.aggregate.skip_reasons, in_flight=in_flight), sys.stderr)
