@@ -10,10 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workspan.errors import BlockNotFoundError, InvalidMetadataError, NoStoreError, WorkspanError
+from workspan.errors import InvalidMetadataError, WorkspanError
+from workspan.grid import Block, Layout, pyramid_number
+from workspan.measure.profile import BlockStats
 from workspan.measure.stats import Stat, Welford
 from workspan.report.parts import StepSummary
-from workspan.report.task import RunReport, TaskReport
+from workspan.report.task import RunReport, TaskReport, _cell
+from workspan.store.tracking import TrackingStore
 
 B158 = [
     "schema",
@@ -199,83 +202,75 @@ class TestWorker:
             task_report().worker(1)
 
 
-class FakeStore:
-    """Stands for a tracking store: records what it is asked, and whether it was closed."""
-
-    def __init__(self) -> None:
-        self.asked: list[object] = []
-        self.open = False
-
-    def __enter__(self) -> FakeStore:
-        self.open = True
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.open = False
-
-    def block(self, coord: object) -> str | None:
-        assert self.open
-        self.asked.append(coord)
-        if coord == (9, 9):
-            raise BlockNotFoundError("(9, 9) is outside the tracking grid (2, 2)")
-        return None if coord == (0, 0) else f"record of {coord}"
-
-    def block_records(self):
-        assert self.open
-        yield from ("first", "second")
-
-
 @pytest.fixture
-def fake_store(monkeypatch):
-    """A store that ``TrackingStore.peek`` opens at the path ``run/seg``, and nowhere else."""
-    tracking = pytest.importorskip("workspan.store.tracking")
-    store = FakeStore()
-
-    def peek(path: str) -> FakeStore:
-        if str(path) != "run/seg":
-            raise FileNotFoundError(path)
-        return store
-
-    monkeypatch.setattr(tracking.TrackingStore, "peek", staticmethod(peek))
-    return store
+def store(tmp_path):
+    """A store of a 6 x 4 grid (blocks from cell (1, 1) on) in which blocks 0 and 5 ran and block 3 failed once."""
+    layout = Layout((0, 0), (60, 40), (0, 0), (30, 30), (10, 10), (10, 10))
+    with TrackingStore.open(tmp_path / "seg", layout, resource_tracking=True, task_id="seg") as store:
+        for index, wall in ((5, 0.25), (0, 0.5)):
+            store.record_done(
+                index, BlockStats(wall, 0.125, 1000, 10, 20), worker=1, sent_at=1000.0, returned_at=1001.0, steps=None
+            )
+        store.record_failure(3)
+    return layout, str(tmp_path / "seg")
 
 
 class TestBlocks:
-    def test_a_block_is_read_from_the_store(self, task_report, fake_store):
-        """``block(coord)`` asks the store at the tracking path and closes it (B152)."""
-        report = task_report(tracking_path="run/seg")
-        assert report.block((1, 0)) == "record of (1, 0)"
+    def test_a_block_is_read_from_the_store(self, task_report, store):
+        """``block(coord)`` takes a position in the tracking grid; a block that never ran is None (B152)."""
+        layout, path = store
+        report = task_report(tracking_path=path)
+        record = report.block(layout.cell(0))
+        assert (record.coord, record.done, record.stats.wall_seconds, record.worker_id) == ((1, 1), True, 0.5, 1)
+        assert (record.sent_at, record.returned_at) == (1000.0, 1001.0)
+        assert report.block(layout.cell(1)) is None
         assert report.block((0, 0)) is None
-        assert (fake_store.asked, fake_store.open) == ([(1, 0), (0, 0)], False)
 
-    def test_a_coordinate_outside_the_grid(self, task_report, fake_store):
-        """Out of range is the store's IndexError, and the store is closed (B152)."""
+    def test_a_block_may_be_given_itself(self, task_report, store):
+        """``block(b)`` finds the record of the block *b*, whether it was made by the task or by hand (B152)."""
+        layout, path = store
+        report = task_report(tracking_path=path)
+        block = Block.at(layout, 5, "seg")
+        by_hand = Block(block.total_roi, block.read_roi, block.write_roi, "seg")
+        assert report.block(block).coord == report.block(by_hand).coord == layout.cell(5)
+
+    def test_a_coordinate_outside_the_grid(self, task_report, store):
+        """Out of range is an IndexError that names the coordinate (B152)."""
         with pytest.raises(IndexError, match=r"\(9, 9\)"):
-            task_report(tracking_path="run/seg").block((9, 9))
-        assert not fake_store.open
+            task_report(tracking_path=store[1]).block((9, 9))
 
-    def test_all_records(self, task_report, fake_store):
-        """``block_records()`` lists what the store yields, in its order, and closes it (B152)."""
-        assert task_report(tracking_path="run/seg").block_records() == ["first", "second"]
-        assert not fake_store.open
+    def test_all_records(self, task_report, store):
+        """``block_records()`` lists every recorded block in grid order, one that only failed included (B152)."""
+        layout, path = store
+        records = task_report(tracking_path=path).block_records()
+        assert [record.coord for record in records] == [layout.cell(0), layout.cell(3), layout.cell(5)]
+        assert [record.failures for record in records] == [0, 1, 0]
+
+    def test_records_outlive_a_run_that_skipped_everything(self, task_report, store):
+        """The report of a later run that did nothing still finds what the first one recorded (B153)."""
+        skipped = task_report(tracking_path=store[1])
+        blocks = replace(skipped.blocks, count=24, skipped=24)
+        assert replace(skipped, blocks=blocks).block((1, 1)).stats.wall_seconds == 0.5
 
     @pytest.mark.parametrize("ask", [lambda r: r.block((0,)), lambda r: r.block_records()], ids=["block", "records"])
-    def test_a_task_without_a_store(self, task_report, fake_store, ask):
+    def test_a_task_without_a_store(self, task_report, ask):
         """Without a store the question is a LookupError that names the remedy (B152)."""
-        with pytest.raises(NoStoreError, match=r"'seg' ran without a tracking store.*: give the task a tracking_path"):
+        with pytest.raises(LookupError, match=r"'seg' ran without a tracking store.*: give the task a tracking_path"):
             ask(task_report())
-        assert issubclass(NoStoreError, LookupError)
 
-    def test_a_store_that_is_gone(self, task_report, fake_store):
+    def test_a_store_that_is_gone(self, task_report, tmp_path):
         """A store that was deleted since is a LookupError that names its path (B152)."""
-        with pytest.raises(NoStoreError, match="no longer in 'run/gone'"):
-            task_report(tracking_path="run/gone").block((0,))
+        with pytest.raises(LookupError, match=r"no tracking store at .*gone"):
+            task_report(tracking_path=str(tmp_path / "gone")).block((0,))
 
-    def test_reading_a_report_opens_no_store(self, task_report, fake_store):
+    def test_reading_a_report_opens_no_store(self, task_report):
         """A report is made, printed and compared without its store: only single blocks need it."""
-        report = through_json(task_report(tracking_path="run/gone"))
-        assert "seg" in repr(report)
-        assert fake_store.asked == []
+        assert "seg" in repr(through_json(task_report(tracking_path="run/gone")))
+
+    @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=5).map(tuple))
+    def test_a_spatial_id_leads_back_to_its_cell(self, cell):
+        """The position found from a block's id is the one from which the id was made (B9)."""
+        assert _cell(pyramid_number(cell), len(cell)) == cell
 
 
 class TestRunReport:

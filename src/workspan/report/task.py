@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import comb
 from typing import TYPE_CHECKING, Any, Self
 
 from workspan.errors import InvalidMetadataError, NoStoreError
+from workspan.grid.block import Block
 from workspan.report._value import Value, check
 from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, WorkerRecord, WorkersSummary
 
 if TYPE_CHECKING:
-    from workspan.grid.block import Block
+    from workspan.store.reader import StoreReader
     from workspan.store.records import BlockRecord
-    from workspan.store.tracking import TrackingStore
 
 SCHEMA = 1
 """Version of the JSON form. 1: the first one."""
@@ -89,7 +91,7 @@ class TaskReport(_Report):
         Parameters
         ----------
         coord
-            Position in the tracking grid, or a block.
+            Position in the tracking grid, or a block of this task.
 
         Returns
         -------
@@ -103,8 +105,10 @@ class TaskReport(_Report):
         NoStoreError
             The task has no tracking store, or it is gone.
         """
-        with self._store() as store:
-            return store.block(coord)
+        store = self._store()
+        if isinstance(coord, Block):
+            coord = _cell(coord.block_id[1], len(store.cell_counts))
+        return store.block(coord)
 
     def block_records(self) -> list[BlockRecord]:
         """List every recorded block, in C order of the tracking grid, as the store is now.
@@ -114,10 +118,9 @@ class TaskReport(_Report):
         NoStoreError
             The task has no tracking store, or it is gone.
         """
-        with self._store() as store:
-            return list(store.block_records())
+        return list(self._store().block_records())
 
-    def _store(self) -> TrackingStore:
+    def _store(self) -> StoreReader:
         from workspan.store.tracking import TrackingStore
 
         if self.tracking_path is None:
@@ -125,13 +128,7 @@ class TaskReport(_Report):
                 f"task {self.task_id!r} ran without a tracking store, so its single blocks are not recorded: "
                 "give the task a tracking_path"
             )
-        try:
-            return TrackingStore.peek(self.tracking_path)
-        except FileNotFoundError as error:
-            raise NoStoreError(
-                f"the tracking store of task {self.task_id!r} is no longer in {self.tracking_path!r}: "
-                "it was moved or deleted"
-            ) from error
+        return TrackingStore.peek(self.tracking_path)
 
     def __repr__(self) -> str:
         blocks = self.blocks
@@ -180,3 +177,18 @@ class RunReport(_Report):
             f"<RunReport {self.run_id!r} {self.outcome}: {done} of {total} blocks of {len(self.tasks)} tasks, "
             f"{self.wall_seconds:.3g} s>"
         )
+
+
+def _cell(spatial_id: int, rank: int) -> tuple[int, ...]:
+    """Return the tracking-grid position of a block: the inverse of ``grid.pyramid_number``."""
+    sums = [0]
+    for axes in range(rank, 0, -1):
+        low, high = 0, 1
+        while comb(high + axes - 1, axes) <= spatial_id:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if comb(middle + axes - 1, axes) <= spatial_id else (low, middle)
+        spatial_id -= comb(low + axes - 1, axes)
+        sums.insert(1, low)
+    return tuple(upper - lower for lower, upper in pairwise(sums))
