@@ -62,8 +62,6 @@ def test_every_folder_is_a_room() -> None:
         ("errors.py", "from workspan.config import settings"),
         ("config.py", "from workspan.measure import stats"),
         ("measure/a.py", "from workspan.grid import Block"),
-        ("engines/worker.py", "from workspan.report import task"),
-        ("engines/wire.py", "from workspan.engines import processes"),
     ],
 )
 def test_an_import_down_the_house_is_found(path: str, text: str) -> None:
@@ -84,7 +82,6 @@ def test_an_import_down_the_house_is_found(path: str, text: str) -> None:
         ("compat/a.py", "import workspan"),
         ("__init__.py", "import workspan.cli"),
         ("grid/a.py", "import workspanner\nimport numpy"),
-        ("engines/worker.py", "from workspan.engines.wire import read\nfrom workspan.grid import Layout"),
     ],
 )
 def test_an_import_up_the_house_is_allowed(path: str, text: str) -> None:

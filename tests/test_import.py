@@ -12,6 +12,7 @@ import pytest
 import workspan
 
 HEAVY = {"numpy", "zarr", "pyarrow", "scipy", "skimage", "rich", "cyclopts", "asyncio"}
+WORKER_ROOMS = {"measure", "grid", "engines", "errors"}
 
 COST = """
 import time
@@ -61,6 +62,15 @@ def test_import_costs_at_most_100_ms_of_cpu() -> None:
 def test_import_loads_no_heavy_library() -> None:
     """None of the heavy libraries is loaded before its first use (D15)."""
     assert HEAVY.isdisjoint(fresh(COST)["modules"])
+
+
+def test_the_worker_loads_its_own_side_only() -> None:
+    """A worker loads rooms about measuring, the grid and the wire before its first block, and nothing heavy (D28)."""
+    loaded = fresh(COST.replace("import workspan", "import workspan.engines.worker"))["modules"]
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("workspan.")}
+    assert "engines" in rooms
+    assert rooms <= WORKER_ROOMS
+    assert HEAVY.isdisjoint(loaded)
 
 
 def test_import_has_no_side_effect() -> None:

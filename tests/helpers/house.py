@@ -30,10 +30,6 @@ ROOMS = (
 )
 #: Plain modules beside the rooms, open to all of them.
 SHARED = ("errors", "config")
-#: What a worker process loads before its first block, and what that may import: start-up time is a promise.
-WORKER_SIDE = ("engines/worker.py", "engines/wire.py", "engines/block.py")
-WORKER_MAY_IMPORT = ("measure.", "grid.", "engines.wire.", "engines.block.", "engines.base.", "errors.")
-
 LONGEST_FILE = 500
 MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:home|root|Users|work|opt|mnt)/[\w.]+")
 
@@ -102,8 +98,6 @@ def wrong_imports(path: str, text: str) -> Iterator[str]:
             allowed = room in ("compat", "cli")
         if not allowed:
             yield f"{path}:{found.line}: {room} must not import {target or 'workspan'}"
-        elif path in WORKER_SIDE and not found.typing_only and not f"{found.module}.".startswith(WORKER_MAY_IMPORT):
-            yield f"{path}:{found.line}: the worker side must not import {found.module}"
 
 
 def too_long(path: str, text: str) -> Iterator[str]:
