@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import workspan
 from workspan.measure.sections import collect
 
 
@@ -51,3 +58,36 @@ def sections(request: pytest.FixtureRequest) -> Sections:
     else:
         ticks = importlib.import_module("workspan.measure._ticks_py")
     return Sections(ticks, type("Collect", (collect,), {"_ticks": ticks}), ticks.Section)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Runs scripts in interpreters of their own, whose size and counters nothing else touches."""
+
+    folder: Path
+
+    def write(self, name: str, script: str) -> Path:
+        """Save a script and return its path."""
+        prelude = "import json, os, subprocess, sys, threading, time\nfrom workspan.measure.profile import *\n"
+        path = self.folder / name
+        path.write_text(prelude + textwrap.dedent(script))
+        return path
+
+    def __call__(self, script: str, *args: object) -> Any:
+        """Run a script, with *args* in ``sys.argv[1:]``, and return the one JSON value that it prints."""
+        source = str(Path(next(iter(workspan.__path__))).parent)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", self.write("script.py", script), *map(str, args)],
+            env={**os.environ, "PYTHONPATH": source},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Fresh:
+    return Fresh(tmp_path)

@@ -152,10 +152,15 @@ class TestWaysOut:
     def test_a_section_that_raises_is_closed_and_counted(self, sections, clock):
         """An exception passes through unchanged, and time after it belongs to the caller (R67)."""
         error = ValueError("torn")
-        with sections.collect(clock=clock) as collected:
-            with pytest.raises(ValueError, match="torn") as caught, sections.section("a"), sections.section("b"):
+
+        def tear() -> None:
+            with sections.section("a"), sections.section("b"):
                 clock.pass_by(5)
                 raise error
+
+        with sections.collect(clock=clock) as collected:
+            with pytest.raises(ValueError, match="torn") as caught:
+                tear()
             clock.pass_by(100)
         assert caught.value is error
         assert self_ns(collected) == {"a": 0, "b": 5}
@@ -164,9 +169,14 @@ class TestWaysOut:
     def test_a_collection_that_raises_still_has_its_steps(self, sections, clock):
         """A block that fails keeps what it measured, and the next one starts afresh."""
         collected = sections.collect(clock=clock)
-        with pytest.raises(KeyError), collected, sections.section("a"):
-            clock.pass_by(5)
-            raise KeyError
+
+        def fail() -> None:
+            with collected, sections.section("a"):
+                clock.pass_by(5)
+                raise KeyError("gone")
+
+        with pytest.raises(KeyError, match="gone"):
+            fail()
         assert self_ns(collected) == {"a": 5}
         with sections.section("later"):
             pass
@@ -515,10 +525,9 @@ class TestTasks:
                 clock.pass_by(10)
 
         async def main():
-            with sections.collect(clock=clock) as collected:
-                with sections.section("outer"):
-                    await inner()
-                    clock.pass_by(100)
+            with sections.collect(clock=clock) as collected, sections.section("outer"):
+                await inner()
+                clock.pass_by(100)
             return collected
 
         collected = asyncio.run(main())

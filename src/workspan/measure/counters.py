@@ -1,0 +1,310 @@
+"""The kernel's counters of this process: read cheaply, and each on its own.
+
+All figures are those of the whole process, every thread included: only they see the work that a block hands to other
+threads. The files of ``/proc/self`` are opened at the first measurement and kept, since opening costs more than
+reading. A forked child opens its own, because a kept descriptor goes on reporting the parent. What cannot be read is
+``None``, never 0 and never an exception, and is told once per process through :mod:`logging`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LIFETIME", "PER_BLOCK", "Costs", "ProcessCounters", "Snapshot", "Watch"]
+
+PER_BLOCK = "VmHWM reset per block"
+LIFETIME = "ru_maxrss, process lifetime"
+
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Unit of ``ru_maxrss``, in bytes."""
+
+READ_SIZE = 4096
+
+PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM)
+"""Why a file is not tried again in this process. Too many open files, for example, will pass."""
+
+
+class Watch:
+    """A measurement of peak memory that is under way."""
+
+    __slots__ = ("own", "seen")
+
+    def __init__(self) -> None:
+        self.own = False
+        """Whether the mark was reset for it."""
+        self.seen = 0
+        """Peak before the mark was reset for another measurement, in bytes."""
+
+
+class _KeptFile:
+    """A file of ``/proc`` that stays open; opened when it is first needed.
+
+    Programs close descriptors that are not theirs (twice, or all of them) and get the same numbers for files of their
+    own. So a kept number is trusted for reading only if the text begins as it should, and for writing and closing only
+    if it still is the same file.
+    """
+
+    __slots__ = ("_identity", "begins", "dead", "fd", "flags", "path")
+
+    def __init__(self, path: str, flags: int, begins: bytes = b"") -> None:
+        self.path = path
+        self.flags = flags
+        self.begins = begins
+        self.fd = -1
+        self.dead = False
+        """Not to be tried again."""
+        self._identity = (0, 0)
+
+    def open(self) -> None:
+        """Open the file, again if need be."""
+        self.close()
+        self.fd = os.open(self.path, self.flags)
+        stat = os.fstat(self.fd)
+        self._identity = (stat.st_dev, stat.st_ino)
+
+    def is_open(self) -> bool:
+        """Whether the descriptor still is this file's."""
+        try:
+            stat = os.fstat(self.fd)
+        except OSError:
+            return False
+        return (stat.st_dev, stat.st_ino) == self._identity
+
+    def close(self) -> None:
+        """Give the descriptor back, if it is this file's."""
+        if self.fd >= 0 and self.is_open():
+            os.close(self.fd)
+        self.fd = -1
+
+
+class Snapshot(NamedTuple):
+    """Counters at the start of a measurement."""
+
+    watch: Watch
+    io_read_bytes: int | None
+    io_write_bytes: int | None
+    cpu_seconds: float | None
+
+
+class Costs(NamedTuple):
+    """What a measurement found; ``None``: this platform cannot tell."""
+
+    cpu_seconds: float | None
+    io_read_bytes: int | None
+    io_write_bytes: int | None
+    peak_rss_bytes: int | None
+
+
+class ProcessCounters:
+    """CPU, I/O and peak memory of this process.
+
+    Thread-safe. Measurements may overlap or nest: the high-water mark of memory belongs to all of them, so each keeps
+    what it has seen when another one resets the mark.
+
+    Parameters
+    ----------
+    proc
+        Folder with ``io``, ``status`` and ``clear_refs``.
+    getrusage
+        ``resource.getrusage``: its first three items are user and system CPU seconds and peak memory.
+    maxrss_unit
+        Unit of that peak memory, in bytes.
+    """
+
+    def __init__(
+        self,
+        proc: str | os.PathLike[str] = "/proc/self",
+        *,
+        getrusage: Callable[[int], Any] = resource.getrusage,
+        maxrss_unit: int = MAXRSS_UNIT,
+    ) -> None:
+        self._proc = os.fspath(proc)
+        self._getrusage = getrusage
+        self._maxrss_unit = maxrss_unit
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._watches: list[Watch] = []
+        self._io = _KeptFile(f"{self._proc}/io", os.O_RDONLY, b"rchar:")
+        self._status = _KeptFile(f"{self._proc}/status", os.O_RDONLY, b"Name:")
+        self._clear_refs = _KeptFile(f"{self._proc}/clear_refs", os.O_WRONLY)
+        self._files = (self._io, self._status, self._clear_refs)
+        self._told: set[str] = set()
+        self._io_counts_itself: bool | None = None  # not known yet
+
+    def _begin_in_child(self) -> None:
+        """Forget what belongs to the process that this one was forked from, a lock that a thread held included."""
+        files = self._files
+        self._begin()
+        for file in files:
+            file.close()
+
+    def close(self) -> None:
+        """Close the kept files; the next measurement opens them again."""
+        with self._lock:
+            for file in self._files:
+                file.close()
+
+    # -- one measurement -------------------------------------------------------------------------------------------
+
+    def start(self) -> Snapshot:
+        """Reset the high-water mark of memory, then read the other counters, the most sensitive last."""
+        if self._pid != os.getpid():
+            self._begin_in_child()
+        watch = self.watch_peak()
+        read, write = self.io(after_reading=True)
+        return Snapshot(watch, read, write, self.cpu())
+
+    def finish(self, start: Snapshot) -> Costs:
+        """Read the counters, the most sensitive first, and return what was spent since *start*.
+
+        A counter that went backwards (in a forked child, say, which starts at 0) counts as 0.
+        """
+        cpu = self.cpu()
+        if self._pid != os.getpid():
+            self._begin_in_child()
+        read, write = self.io()
+        return Costs(
+            None if cpu is None or start.cpu_seconds is None else max(0.0, cpu - start.cpu_seconds),
+            None if read is None or start.io_read_bytes is None else max(0, read - start.io_read_bytes),
+            None if write is None or start.io_write_bytes is None else max(0, write - start.io_write_bytes),
+            self.peak(start.watch),
+        )
+
+    # -- single counters -------------------------------------------------------------------------------------------
+
+    def cpu(self) -> float | None:
+        """Return user and system time of all threads, in seconds."""
+        try:
+            usage = self._getrusage(resource.RUSAGE_SELF)
+            return float(usage[0] + usage[1])
+        except Exception as error:
+            self._unknown("CPU time", error)
+            return None
+
+    def io(self, *, after_reading: bool = False) -> tuple[int | None, int | None]:
+        """Return bytes read and written through system calls, whether cached or not.
+
+        Reading the counter is itself a read, which the kernel counts afterwards: *after_reading* includes it.
+        """
+        data = self._text(self._io)
+        read = self._number(data, b"rchar:", "bytes read")
+        write = self._number(data, b"wchar:", "bytes written")
+        if after_reading and read is not None:
+            if self._io_counts_itself is None:
+                again = self._number(self._text(self._io), b"rchar:", "bytes read")
+                self._io_counts_itself = again is not None and again >= read + len(data)
+                return self.io(after_reading=True)
+            if self._io_counts_itself:
+                read += len(data)
+        return read, write
+
+    def watch_peak(self) -> Watch:
+        """Begin a measurement of peak memory."""
+        watch = Watch()
+        with self._lock:
+            if self._watches:
+                high = self._high_water() or 0
+                for other in self._watches:
+                    other.seen = max(other.seen, high)
+            watch.own = self._reset_mark()
+            self._watches.append(watch)
+        return watch
+
+    def peak(self, watch: Watch) -> int | None:
+        """End a measurement of peak memory; return the peak since its beginning, in bytes.
+
+        Where the mark cannot be reset or read, it is the peak of this process or, if that was higher, of the one that
+        started it.
+        """
+        high = self._high_water() if watch.own else None
+        with self._lock:
+            if watch in self._watches:
+                self._watches.remove(watch)
+        if high is not None:
+            return max(high, watch.seen)
+        try:
+            return int(self._getrusage(resource.RUSAGE_SELF)[2]) * self._maxrss_unit or None
+        except Exception as error:
+            self._unknown("peak memory", error)
+            return None
+
+    @property
+    def memory_source(self) -> str:
+        """What the figure of :meth:`peak` is: :data:`PER_BLOCK` or :data:`LIFETIME`."""
+        watch = self.watch_peak()
+        exact = watch.own and self._high_water() is not None
+        self.peak(watch)
+        return PER_BLOCK if exact else LIFETIME
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def _reset_mark(self) -> bool:
+        file = self._clear_refs
+        if file.dead:
+            return False
+        try:
+            if not file.is_open():
+                file.open()
+            os.pwrite(file.fd, b"5", 0)
+        except OSError as error:
+            file.dead = error.errno in PERMANENT
+            self._unknown("peak memory of single blocks", error)
+            return False
+        return True
+
+    def _high_water(self) -> int | None:
+        data = self._text(self._status)
+        kib = self._number(data, b"VmHWM:", "peak memory of single blocks")
+        return None if kib is None else kib * 1024
+
+    def _text(self, file: _KeptFile) -> bytes:
+        """Read a file from its beginning; empty if it cannot be read."""
+        if file.dead:
+            return b""
+        try:
+            data = os.pread(file.fd, READ_SIZE, 0)
+        except OSError:  # not open, or not any more
+            data = b""
+        if not data.startswith(file.begins):
+            try:
+                with self._lock:
+                    file.open()
+                data = os.pread(file.fd, READ_SIZE, 0)
+            except OSError as error:
+                file.dead = error.errno in PERMANENT
+                self._unknown(file.path, error)
+                return b""
+        if len(data) == READ_SIZE:  # somebody in a thousand groups, whose list comes before the figures
+            data = os.pread(file.fd, 1 << 20, 0)
+        return data
+
+    def _number(self, data: bytes, key: bytes, what: str) -> int | None:
+        if not data:
+            return None
+        try:
+            at = data.index(key) + len(key)
+            return int(data[at : data.index(b"\n", at)].rstrip(b"kB"))
+        except ValueError:
+            self._unknown(what, f"the kernel gives no number for {key.decode()!r}")
+            return None
+
+    def _unknown(self, what: str, reason: object) -> None:
+        """Tell once in a process that a figure stays empty."""
+        if what not in self._told:
+            self._told.add(what)
+            import logging
+
+            # Where there is no /proc at all, as on macOS, that is no surprise.
+            level = logging.WARNING if os.path.isdir(self._proc) else logging.INFO
+            logging.getLogger(__name__).log(level, "process %d cannot measure %s: %s", os.getpid(), what, reason)
