@@ -55,12 +55,6 @@ class WorkerLog:
 
 
 def worker_log_basename(log_dir: Path, worker: int, task_id: str | None = None) -> Path:
-    """Return the path of a worker's log files without their suffix."""
-    folder = log_dir if task_id is None else log_dir / task_id
-    return folder / f"worker_{worker}"
-
-
-def worker_log_basename(log_dir: Path, worker: int, task_id: str | None = None) -> Path:
     """Return the path of a worker's log files without their suffix, ``.out`` or ``.err``."""
     folder = log_dir if task_id is None else log_dir / task_id
     return folder / f"worker_{worker}"

@@ -1,0 +1,23 @@
+"""Who does the work: the calling thread, or worker processes. An engine knows processes and sockets, and no rules."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workspan.engines.base import Engine, Job, WorkerTask
+    from workspan.engines.processes import Processes
+    from workspan.engines.serial import Serial
+
+__all__ = ["Engine", "Job", "Processes", "Serial", "WorkerTask"]
+
+_HOME = {"Engine": "base", "Job": "base", "WorkerTask": "base", "Processes": "processes", "Serial": "serial"}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy: a worker process imports this package too, and needs none of these modules.
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,41 @@
+"""The first lines of a worker process: run as a script, before anything of this package can be imported.
+
+The worker's import path is the driver's, whatever made it (an editable install, a notebook, a path set by hand), so it
+has to be restored before the first import. Until then only builtin modules are used.
+"""
+
+import marshal
+import os
+import sys
+
+HEAD_BYTES = 8
+STDIN = 0
+
+
+def read_exactly(descriptor: int, size: int) -> bytes:
+    """Read *size* bytes; end the process if the stream ends before: then the driver is gone."""
+    parts = []
+    while size:
+        part = os.read(descriptor, min(size, 1 << 20))
+        if not part:
+            os._exit(1)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def main() -> None:
+    """Take the payload from standard input and hand over to the worker's loop."""
+    head_size = int.from_bytes(read_exactly(STDIN, HEAD_BYTES), "big")
+    function_size = int.from_bytes(read_exactly(STDIN, HEAD_BYTES), "big")
+    settings = marshal.loads(read_exactly(STDIN, head_size))
+    function = read_exactly(STDIN, function_size)
+    sys.path[:] = settings["sys_path"]
+
+    from workspan.engines.worker import run_worker
+
+    sys.exit(run_worker(settings, function))
+
+
+if __name__ == "__main__":
+    main()

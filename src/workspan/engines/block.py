@@ -1,0 +1,109 @@
+"""The one place where user code of a block is called: by the serial engine, and by every worker."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from os import getpid
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from workspan.engines.failure import failure_text
+from workspan.engines.wire import stats_fault
+from workspan.grid.block import BlockStatus
+from workspan.measure.sections import collect
+
+if TYPE_CHECKING:
+    from workspan.engines.base import BlockFunction
+    from workspan.grid.block import Block
+    from workspan.measure.profile import BlockStats, Profile
+
+_UNRUN = (CoroutineType, GeneratorType, AsyncGeneratorType)
+_UNMEASURED = nullcontext()
+
+
+class Outcome(NamedTuple):
+    """What became of one call of a block function."""
+
+    ok: bool
+    error: str | None
+    """Text of the failure; ``None`` when *ok*."""
+    stats: BlockStats | None
+    """What the block cost, if it was measured."""
+    steps: dict[str, tuple[float, int]] | None
+    """Section name -> (self seconds, calls); ``None`` if the block opened no section."""
+    exception: BaseException | None
+    """What the function raised. It holds the function's frames with all their data: drop it soon."""
+
+
+def run_block(
+    function: BlockFunction,
+    block: Block,
+    profile: Profile | None,
+    *,
+    pass_on: tuple[type[BaseException], ...] = (),
+) -> Outcome:
+    """Call *function* with *block*, measure it and say what became of it.
+
+    Everything that the function raises is a failure of the block, ``SystemExit`` and ``KeyboardInterrupt`` included: a
+    block function that ends the program has not done its block.
+
+    Parameters
+    ----------
+    function
+        User code. What it returns is ignored, except that a coroutine or generator is a failure: its body never ran.
+    block
+        Its status tells afterwards how it went, its ``stats`` what it cost.
+    profile
+        Measures the call. ``None``: not measured. If user code measured the block itself, that stands.
+    pass_on
+        Exceptions that leave this function instead of failing the block.
+
+    Notes
+    -----
+    A child process that user code forked does not report for the block: what it raises goes on up its own stack.
+    """
+    pid = getpid()
+    returned: Any = None
+    raised: BaseException | None = None
+    error: str | None = None
+    block.status = BlockStatus.PROCESSING
+    with collect() as sections:
+        try:
+            with _UNMEASURED if profile is None else profile:
+                returned = function(block)
+        except BaseException as problem:
+            if getpid() != pid or isinstance(problem, pass_on):
+                raise
+            raised = problem
+    try:
+        if raised is not None:
+            error = failure_text(raised)
+        elif block.status == BlockStatus.FAILED:
+            error = "block function set status FAILED"
+        elif returned is not None and isinstance(returned, _UNRUN):
+            error = _unrun_text(function, returned)
+        stats = None
+        if profile is not None:
+            stats = profile.stats
+            if block.stats is not None:  # user code measured the block itself
+                fault = stats_fault(block.stats)
+                error = error or fault
+                stats = block.stats if fault is None else stats
+            block.stats = stats
+        block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
+        steps = {name: (cost.self_seconds, cost.calls) for name, cost in sections.steps.items()} or None
+        return Outcome(error is None, error, stats, steps, raised)
+    finally:
+        # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
+        del raised, returned
+
+
+def _unrun_text(function: BlockFunction, returned: Any) -> str:
+    kind = {CoroutineType: "coroutine", GeneratorType: "generator", AsyncGeneratorType: "async generator"}
+    if isinstance(returned, CoroutineType | GeneratorType):
+        returned.close()
+    name = getattr(function, "__qualname__", repr(function))
+    return (
+        f"block function {name!r} returned a {kind[type(returned)]}, so its body never ran: "
+        "give a plain function (one that calls asyncio.run, or loops over the generator)"
+    )

@@ -1,0 +1,391 @@
+"""The engine of worker processes on this machine: one operating-system process a worker, one connection each.
+
+Each worker is a fresh interpreter in a session of its own (Ctrl-C in a terminal does not reach it). It inherits its end
+of a socket pair; there is no listener, so nobody else can connect. Code reaches it through the pipe of its standard
+input, and afterwards only numbers and text cross the connection (`wire`). One selector watches connections, payload
+pipes and process descriptors; there is no thread, and nothing here waits without a bound.
+
+A worker dies with all that it started in its process group, whether it ends by itself, is killed, or loses its driver.
+A process that is to survive a worker must be started in a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+
+from workspan.engines import wire
+from workspan.engines.child import Child
+from workspan.engines.logs import open_log, prepare_folder
+from workspan.engines.payload import driver_settings, pack_function, task_settings
+from workspan.errors import EngineError, WireError
+from workspan.schedule.events import Ended, Ready, Returned
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from workspan.engines.base import Job, WorkerTask
+    from workspan.engines.wire import Message, ToDriver
+    from workspan.schedule.events import Event
+
+KILL_SECONDS = 2.0
+"""Time from SIGTERM to SIGKILL."""
+SILENT_EXIT_SECONDS = 1.0
+"""Time in which a worker that closed its connection must have ended."""
+EXIT_SECONDS = 30.0
+"""Time in which a worker that was told to stop must have ended after its last block: exit handlers, threads."""
+STUCK_SECONDS = 5.0
+"""Time in which SIGKILL must have worked."""
+REAP_SECONDS = 0.05
+"""How often ends are looked for where the kernel has no process descriptors."""
+
+_CONNECTION, _PAYLOAD, _PROCESS, _WAKE = range(4)
+
+
+class Processes:
+    """Runs blocks in worker processes on this machine.
+
+    Parameters
+    ----------
+    kill_seconds
+        Time from SIGTERM to SIGKILL for a worker that is killed.
+    """
+
+    name = "processes"
+    has_workers = True
+
+    def __init__(self, *, kill_seconds: float = KILL_SECONDS) -> None:
+        self._kill_seconds = kill_seconds
+        self._reset()
+
+    def _reset(self) -> None:
+        self._job: Job | None = None
+        self._pid = 0
+        self._settings: list[dict[str, object]] = []
+        self._functions: list[bytes | None] = []
+        self._folders: list[Path] | None = None
+        self._children: dict[int, Child] = {}
+        self._unwatched: set[Child] = set()
+        """Children without a process descriptor."""
+        self._timed: set[Child] = set()
+        """Children that something is due for."""
+        self._outgoing: list[Child] = []
+        self._events: list[Event] = []
+        self._woken = False
+        self._waker: socket.socket | None = None
+        self._wakes: socket.socket | None = None
+
+    def open(self, job: Job) -> None:
+        """Serialise the functions of *job* and make the log folders; no process is started yet.
+
+        Raises
+        ------
+        EngineError
+            The engine is open already, a function cannot be sent to a worker, or a log folder cannot be made.
+        """
+        if self._job is not None:
+            raise EngineError("this engine is running a job already: give each run an engine of its own")
+        functions = [self._pack(task) for task in job.tasks]
+        folders = None
+        if job.log_dir is not None:
+            folders = [prepare_folder(job.log_dir, task.task_id) for task in job.tasks]
+        shared = driver_settings()
+        self._reset()
+        self._settings = [{**shared, **task_settings(task)} for task in job.tasks]
+        self._functions = functions
+        self._folders = folders
+        self._pid = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._wakes, self._waker = socket.socketpair()
+        for end in (self._wakes, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._wakes, selectors.EVENT_READ, (_WAKE, None))
+        self._job = job
+
+    @staticmethod
+    def _pack(task: WorkerTask) -> bytes | None:
+        return None if task.function is None else pack_function(task.task_id, task.function)
+
+    # -- what the engine is told -----------------------------------------------------------------------------------
+
+    def start_worker(self, worker: int, task: int) -> None:
+        """Start a process; a process that cannot be started is reported as ended."""
+        job = self._require_job()
+        function = self._functions[task]
+        if function is None:
+            task_id = job.tasks[task].task_id
+            raise EngineError(f"task {task_id!r} has no block function: no worker can be started for it")
+        if worker in self._children:
+            raise EngineError(f"worker {worker} was started before: give each worker a number of its own")
+        try:
+            log = None if self._folders is None else open_log(self._folders[task], worker)
+            child = Child(worker, self._settings[task], function, log)
+        except OSError as error:
+            self._events.append(Ended(worker, False, f"could not be started: {error}"))
+            return
+        self._children[worker] = child
+        self._selector.register(child.socket, selectors.EVENT_READ, (_CONNECTION, child))
+        if child.pidfd is None:
+            self._unwatched.add(child)
+        else:
+            self._selector.register(child.pidfd, selectors.EVENT_READ, (_PROCESS, child))
+        if not child.feed_payload():
+            self._selector.register(child.lifeline, selectors.EVENT_WRITE, (_PAYLOAD, child))
+
+    def send(self, worker: int, index: int) -> None:
+        """Queue block *index* for *worker*; it leaves with the next :meth:`poll`."""
+        child = self._children.get(worker)
+        if child is not None and child.fault is None:
+            child.held.append(index)
+            self._queue(child, wire.Grant(index))
+
+    def stop_worker(self, worker: int) -> None:
+        """Let *worker* end after what it holds."""
+        child = self._children.get(worker)
+        if child is not None and not child.stop_sent:
+            child.stop_sent = True
+            self._queue(child, wire.Stop())
+
+    def kill_worker(self, worker: int) -> None:
+        """Send SIGTERM to *worker* and all that it started, and SIGKILL a little later if that does not do."""
+        child = self._children.get(worker)
+        if child is not None and not child.is_signalled:
+            self._press(child)
+
+    # -- what it tells ---------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None) -> list[Event]:
+        """Send what is queued, then wait until something happened, at most *timeout* seconds, and return it."""
+        self._require_job()
+        end = inf if timeout is None else monotonic() + timeout
+        while True:
+            self._look(end)
+            if self._events or self._woken or monotonic() >= end:
+                break
+        self._woken = False
+        events, self._events = self._events, []
+        return events
+
+    def wake(self) -> None:
+        """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
+        waker = self._waker
+        if waker is not None:
+            with suppress(OSError):  # full: it will be woken; closed: there is nobody to wake
+                waker.send(b"\0")
+
+    def close(self, grace: float = 0.0) -> list[Event]:
+        """End all workers, wait for them, and give back all descriptors.
+
+        Parameters
+        ----------
+        grace
+            Seconds in which workers may finish what they hold. Then they get SIGTERM and, a little later, SIGKILL;
+            with 0 they get SIGKILL at once.
+
+        Returns
+        -------
+        list of Event
+            What came back meanwhile, and one ``Ended`` for each worker that was left.
+        """
+        if self._job is None or os.getpid() != self._pid:  # a fork of the driver has no workers
+            return []
+        try:
+            if grace > 0:
+                for worker in self._children:
+                    self.stop_worker(worker)
+                self._wait_for_ends(grace)
+                for child in self._children.values():
+                    self._press(child)
+                self._wait_for_ends(self._kill_seconds)
+        finally:
+            # Whatever interrupts the grace, a second Ctrl-C for example, ends it and not the clean-up.
+            self._end_all()
+            events = self._events
+            self._selector.close()
+            for end in (self._wakes, self._waker):
+                assert end is not None
+                end.close()
+            self._reset()
+        return events
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _require_job(self) -> Job:
+        if self._job is None:
+            raise EngineError("the engine is not open: call open(job) first")
+        return self._job
+
+    def _queue(self, child: Child, message: Message) -> None:
+        if child.queue(message):
+            self._outgoing.append(child)
+
+    def _look(self, end: float) -> None:
+        """Send, wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""
+        outgoing, self._outgoing = self._outgoing, []
+        for child in outgoing:
+            if not child.is_over and not child.flush():
+                self._watch_connection(child, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        for key, mask in self._selector.select(self._wait_seconds(end)):
+            kind, child = key.data
+            if kind == _WAKE:
+                self._take_wakes()
+            elif child.is_over:
+                pass  # it ended earlier in this very list
+            elif kind == _CONNECTION:
+                self._connection_ready(child, mask)
+            elif kind == _PROCESS:
+                self._try_end(child)
+            elif child.feed_payload():
+                self._selector.unregister(child.lifeline)
+        for child in list(self._unwatched):
+            self._try_end(child)
+        if self._timed:
+            self._press_due()
+
+    def _wait_seconds(self, end: float) -> float | None:
+        if self._events or self._woken:
+            return 0.0
+        if self._timed:
+            end = min(end, *(child.due for child in self._timed))
+        if end == inf:
+            return REAP_SECONDS if self._unwatched else None
+        seconds = max(0.0, end - monotonic())
+        return min(seconds, REAP_SECONDS) if self._unwatched else seconds
+
+    def _take_wakes(self) -> None:
+        assert self._wakes is not None
+        with suppress(OSError):
+            while self._wakes.recv(4096):
+                pass
+        self._woken = True
+
+    def _watch_connection(self, child: Child, mask: int) -> None:
+        with suppress(KeyError, ValueError):  # the connection has ended: the worker's end is on its way
+            self._selector.modify(child.socket, mask, (_CONNECTION, child))
+
+    def _connection_ready(self, child: Child, mask: int) -> None:
+        if mask & selectors.EVENT_WRITE and child.flush():
+            self._watch_connection(child, selectors.EVENT_READ)
+        if not mask & selectors.EVENT_READ:
+            return
+        data = child.read()
+        if data:
+            self._take(child, data)
+        elif data is not None:
+            # The end of the connection is not the end of the process, but that should not be far.
+            self._hang_up(child)
+            if not child.said_bye and child.due == inf:
+                self._time(child, SILENT_EXIT_SECONDS)
+
+    def _take(self, child: Child, data: bytes) -> None:
+        """Turn bytes from *child* into events."""
+        try:
+            for message in child.opener.feed(data):
+                if type(message) is wire.Result:
+                    self._take_result(child, message)
+                else:
+                    self._take_other(child, message)
+        except WireError as error:
+            child.fault = f"broke the protocol: {error}"
+            self._hang_up(child)
+            self._press(child)
+
+    def _take_result(self, child: Child, result: wire.Result) -> None:
+        if not child.held or child.held[0] != result.index:
+            raise WireError(f"it returned block {result.index}, which is not the one that it runs")
+        child.held.popleft()
+        stats = None if result.stats is None else wire.unpack_stats(result.stats)
+        self._events.append(Returned(child.worker, result.index, result.ok, result.error, stats, result.steps))
+
+    def _take_other(self, child: Child, message: ToDriver) -> None:
+        if isinstance(message, wire.Hello) and not child.greeted:
+            child.greeted = True
+            if message.version != wire.VERSION:
+                raise WireError(
+                    f"it speaks version {message.version}, this process version {wire.VERSION}: the installation was "
+                    "changed while this process ran; start it again"
+                )
+        elif isinstance(message, wire.Started) and child.greeted and not child.started:
+            child.started = True
+            self._events.append(Ready(child.worker))
+        elif isinstance(message, wire.Broken) and child.greeted and not child.started:
+            child.broken = message.error
+            self._time(child, EXIT_SECONDS)
+        elif isinstance(message, wire.Bye) and child.stop_sent and not child.held:
+            child.said_bye = True
+            self._time(child, EXIT_SECONDS)
+        else:
+            raise WireError(f"a {type(message).__name__} message came out of turn")
+
+    def _hang_up(self, child: Child) -> None:
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(child.socket)
+        child.socket.close()
+
+    def _time(self, child: Child, seconds: float) -> None:
+        child.due = monotonic() + seconds
+        self._timed.add(child)
+
+    def _press(self, child: Child) -> None:
+        child.press(monotonic(), self._kill_seconds)
+        self._timed.add(child)
+
+    def _press_due(self) -> None:
+        now = monotonic()
+        for child in list(self._timed):
+            if child.due <= now:
+                child.press(now, self._kill_seconds)
+            if child.due == inf:
+                self._timed.discard(child)
+
+    def _try_end(self, child: Child) -> None:
+        """Report the end of *child* if its process has ended, after all that it sent before."""
+        if child.reap():
+            self._take(child, child.read_rest())
+            self._end(child)
+
+    def _end(self, child: Child) -> None:
+        for descriptor in (child.socket, child.lifeline, child.pidfd):
+            with suppress(KeyError, ValueError):  # not registered, or hung up
+                self._selector.unregister(descriptor)  # type: ignore[arg-type]
+        child.close()
+        self._timed.discard(child)
+        self._unwatched.discard(child)
+        del self._children[child.worker]
+        self._events.append(child.ended())
+
+    def _wait_for_ends(self, seconds: float) -> None:
+        end = monotonic() + seconds
+        while self._children and monotonic() < end:
+            self._look_past_events(end)
+
+    def _look_past_events(self, end: float) -> None:
+        """Look as :meth:`_look` does, but wait although events are there already."""
+        before, self._events = self._events, []
+        try:
+            self._woken = False
+            self._look(end)
+        finally:
+            self._events = before + self._events
+
+    def _end_all(self) -> None:
+        for child in self._children.values():
+            child.kill()
+        self._wait_for_ends(STUCK_SECONDS)
+        for child in list(self._children.values()):
+            child.abandon()
+            self._end(child)

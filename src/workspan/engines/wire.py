@@ -1,0 +1,278 @@
+"""Messages between a driver and its workers: typed, framed, authenticated. Data only: nothing here can run code.
+
+A frame is a length (4 bytes, big-endian, of all that follows), a msgpack payload and a MAC over direction, sequence
+number and payload. Each direction has its own key, derived from a secret that belongs to one connection, so a frame
+that was changed, repeated, left out, reordered or sent back is refused. The length is checked before any memory is
+taken for it, and is small until the peer has proved that it knows the secret.
+
+BLAKE2b with a key is a MAC by design (RFC 7693). It comes from ``_blake2`` where that exists, because ``hashlib``
+loads OpenSSL, which costs a starting worker 13 ms.
+"""
+
+from __future__ import annotations
+
+from math import nan
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
+
+import msgspec
+
+from workspan.errors import WireError
+from workspan.measure.profile import BlockStats
+
+try:
+    from _blake2 import blake2b
+except ImportError:  # an interpreter without it, or with another name for it
+    from hashlib import blake2b
+
+try:
+    from _operator import _compare_digest as compare_digest
+except ImportError:
+    from hmac import compare_digest  # type: ignore[no-redef]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VERSION = 1
+"""Changes whenever a message or the framing does."""
+
+SECRET_BYTES = 32
+MAC_BYTES = 16
+HEAD_BYTES = 4
+MAX_FRAME = 1 << 20
+"""Largest payload and MAC, in bytes."""
+MAX_FIRST_FRAME = 512
+"""The same for the first frame, before the peer is known."""
+MAX_ERROR_BYTES = 8192
+
+TO_WORKER = b"to worker"
+TO_DRIVER = b"to driver"
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+Index = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e10)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Percent = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
+Calls = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_ERROR_BYTES)]
+
+Stats = tuple[Seconds, Seconds | None, Bytes | None, Bytes | None, Bytes | None, Percent | None, Bytes]
+"""The fields of a ``BlockStats`` in their order; a NaN travels as ``None``."""
+
+_PLAIN: dict[str, Any] = {"array_like": True, "forbid_unknown_fields": True, "frozen": True}
+
+
+class Grant(msgspec.Struct, tag=1, gc=False, **_PLAIN):
+    """Driver to worker: run this block after those you hold."""
+
+    index: Index
+
+
+class Stop(msgspec.Struct, tag=2, gc=False, **_PLAIN):
+    """Driver to worker: end after the blocks you hold."""
+
+
+class Hello(msgspec.Struct, tag=16, gc=False, **_PLAIN):
+    """Worker to driver, always first: I know the secret."""
+
+    version: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+
+
+class Started(msgspec.Struct, tag=17, gc=False, **_PLAIN):
+    """Worker to driver: the user's function is loaded, send me a block."""
+
+
+class Broken(msgspec.Struct, tag=18, gc=False, **_PLAIN):
+    """Worker to driver, in place of ``Started``: why I cannot start."""
+
+    error: Text
+
+
+class Result(msgspec.Struct, tag=19, **_PLAIN):
+    """Worker to driver: what became of a block."""
+
+    index: Index
+    ok: bool
+    error: Text | None = None
+    stats: Stats | None = None
+    steps: dict[str, tuple[Seconds, Calls]] | None = None
+
+
+class Bye(msgspec.Struct, tag=20, gc=False, **_PLAIN):
+    """Worker to driver, the answer to ``Stop``: I hold nothing and end now."""
+
+
+ToWorker = Grant | Stop
+ToDriver = Hello | Started | Broken | Result | Bye
+Message = ToWorker | ToDriver
+
+
+def pack_stats(stats: BlockStats) -> Stats:
+    """Return *stats* as they travel."""
+    wall, cpu, peak, read, write, gpu, gpu_memory = msgspec.structs.astuple(stats)
+    return wall, cpu, peak, read, write, gpu if gpu == gpu else None, gpu_memory
+
+
+def unpack_stats(values: Stats) -> BlockStats:
+    """Return the measurement that :func:`pack_stats` packed."""
+    wall, cpu, peak, read, write, gpu, gpu_memory = values
+    return BlockStats(wall, cpu, peak, read, write, nan if gpu is None else gpu, gpu_memory)
+
+
+def stats_fault(stats: Any) -> str | None:
+    """Say what is wrong with *stats* that somebody else made; ``None`` if nothing is and they can travel."""
+    if not isinstance(stats, BlockStats):
+        return f"block.stats is {stats!r:.100}, not a BlockStats: use `with profile_block(block)` to measure by hand"
+    for name, value, kind in zip(BlockStats.__struct_fields__, pack_stats(stats), get_args(Stats), strict=True):
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
+            return f"block.stats.{name} is {value!r:.100}: a measurement is a finite number, 0 or more"
+    return None
+
+
+# -- frames ----------------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_to_worker: Callable[[bytearray], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
+_decode_to_driver: Callable[[bytearray], ToDriver] = msgspec.msgpack.Decoder(ToDriver).decode
+
+
+def new_secret() -> bytes:
+    """Return a fresh secret for one connection."""
+    from os import urandom
+
+    return urandom(SECRET_BYTES)
+
+
+class Sealer:
+    """Turns the messages of one direction of one connection into frames, in order.
+
+    Parameters
+    ----------
+    secret
+        The connection's secret.
+    direction
+        ``TO_WORKER`` or ``TO_DRIVER``.
+    """
+
+    __slots__ = ("_mac", "_sequence")
+
+    def __init__(self, secret: bytes, direction: bytes) -> None:
+        self._mac = _keyed(secret, direction)
+        self._sequence = 0
+
+    def seal(self, message: Message) -> bytes:
+        """Return the frame of *message*.
+
+        Raises
+        ------
+        WireError
+            The message cannot be sent: it is too large or holds text that is not Unicode. Nothing has happened; the
+            next message can be sealed.
+        """
+        try:
+            payload = _encode(message)
+        except (UnicodeError, OverflowError, TypeError) as error:
+            raise WireError(f"a {type(message).__name__} message cannot be encoded: {error}") from None
+        size = len(payload) + MAC_BYTES
+        if size > MAX_FRAME:
+            raise WireError(f"a {type(message).__name__} message takes {size:,} bytes, the limit is {MAX_FRAME:,}")
+        mac = self._mac.copy()
+        mac.update(self._sequence.to_bytes(8, "big"))
+        mac.update(payload)
+        self._sequence += 1
+        return b"".join((size.to_bytes(HEAD_BYTES, "big"), payload, mac.digest()))
+
+
+class Opener(Generic[T]):
+    """Turns the bytes of one direction of one connection back into messages. Works on any cut of the stream.
+
+    Parameters
+    ----------
+    secret, direction
+        As for the peer's :class:`Sealer`.
+    decode
+        Turns a payload into a message of this direction, or raises.
+    """
+
+    __slots__ = ("_buffer", "_decode", "_failed", "_limit", "_mac", "_sequence")
+
+    def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytearray], T]) -> None:
+        self._mac = _keyed(secret, direction)
+        self._sequence = 0
+        self._decode = decode
+        self._buffer = bytearray()
+        self._limit = MAX_FIRST_FRAME
+        self._failed: str | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that has begun and is not complete."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[T]:
+        """Yield the messages that *data* completes; run it to its end.
+
+        Raises
+        ------
+        WireError
+            A frame is not what the peer's sealer would have sent. Messages before it have been yielded; nothing after
+            it ever is.
+        """
+        if self._failed is not None:
+            raise WireError(self._failed)
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= HEAD_BYTES:
+                begin = at + HEAD_BYTES
+                size = int.from_bytes(buffer[at:begin], "big")
+                if not MAC_BYTES < size <= self._limit:
+                    raise WireError(
+                        f"frame {self._sequence} claims {size:,} bytes, allowed are {MAC_BYTES + 1} to {self._limit:,}"
+                    )
+                end = begin + size
+                if len(buffer) < end:
+                    return
+                payload = buffer[begin : end - MAC_BYTES]
+                mac = self._mac.copy()
+                mac.update(self._sequence.to_bytes(8, "big"))
+                mac.update(payload)
+                if not compare_digest(mac.digest(), buffer[end - MAC_BYTES : end]):
+                    raise WireError(f"frame {self._sequence} was not sent by the peer of this connection in this place")
+                try:
+                    message = self._decode(payload)
+                except Exception as error:  # whatever the decoder raises for wrong data
+                    raise WireError(f"frame {self._sequence} is no valid message: {error}") from None
+                self._sequence += 1
+                self._limit = MAX_FRAME
+                at = end
+                yield message
+        except WireError as error:
+            self._failed = str(error)
+            raise
+        finally:
+            del buffer[:at]
+
+
+def driver_ends(secret: bytes) -> tuple[Sealer, Opener[ToDriver]]:
+    """Return what the driver writes and reads a connection with."""
+    return Sealer(secret, TO_WORKER), Opener(secret, TO_DRIVER, _decode_to_driver)
+
+
+def worker_ends(secret: bytes) -> tuple[Sealer, Opener[ToWorker]]:
+    """Return what the worker writes and reads a connection with."""
+    return Sealer(secret, TO_DRIVER), Opener(secret, TO_WORKER, _decode_to_worker)
+
+
+def _keyed(secret: bytes, direction: bytes) -> blake2b:
+    if len(secret) != SECRET_BYTES:
+        raise WireError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    key = blake2b(direction, key=secret, digest_size=32, person=b"workspan key").digest()
+    mac = blake2b(key=key, digest_size=MAC_BYTES, person=b"workspan frame")
+    mac.update(direction)
+    return mac

@@ -1,0 +1,48 @@
+"""Engines that are closed after each test, and gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.engine_kit import Gate, Run, line
+from workspan.engines import Engine, Job, Processes, Serial, WorkerTask
+from workspan.grid import Layout
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Folder of the workers' logs."""
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def make_run(log_dir: Path) -> Iterator[Callable[..., Run]]:
+    """Return a function that opens an engine for some block functions, one task each; all are closed afterwards."""
+    engines: list[Engine] = []
+
+    def make(engine: Engine, *functions: Any, layout: Layout | None = None, **task_settings: Any) -> Run:
+        engines.append(engine)
+        layout = layout or line()
+        tasks = tuple(WorkerTask(f"task{n}", layout, f, **task_settings) for n, f in enumerate(functions))
+        return Run(engine, Job("run", tasks, log_dir))
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture(params=[Serial, Processes], ids=["serial", "processes"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Each engine that keeps the contract."""
+    made: Engine = request.param()
+    return made
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Callable[[str], Gate]:
+    """Return a function that makes a gate of a name."""
+    return lambda name: Gate(tmp_path / name)
