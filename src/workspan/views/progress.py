@@ -143,13 +143,13 @@ class PlainProgress:
 
     def on_finish(self, states: Mapping[str, TaskState]) -> None:
         """Print the last line of each task, unless it was printed."""
-        self._update(states)
+        self._update(states, final=True)
         self._print_changed()
 
-    def _update(self, states: Mapping[str, TaskState]) -> float:
+    def _update(self, states: Mapping[str, TaskState], *, final: bool = False) -> float:
         now = self._clock()
         for task_id, state in states.items():
-            self._tasks[task_id].update(state, now)
+            self._tasks[task_id].update(state, now, final=final)
         return now
 
     def _print_changed(self) -> None:
@@ -160,10 +160,10 @@ class PlainProgress:
     def _print(self, status: TaskStatus) -> None:
         self._shown[status.state.task_id] = status.state
         parts = [f"{status.numbers} blocks ({status.percent} %)", *status.details]
-        if not status.state.is_done():
+        if not status.ended:
             parts.append(f"{clock_text(status.elapsed_seconds)} elapsed")
-        if status.left:
-            parts.append(status.left)
+        if status.time:
+            parts.append(status.time)
         emit(f"{status.name}: {', '.join(parts)}", self._stream)
 
 
@@ -225,8 +225,8 @@ class JsonProgressObserver:
 
     def _write(self, event: str, states: Mapping[str, TaskState]) -> None:
         stream = self._file or self._stream or sys.stdout
-        now = self._clock()
         try:
+            now = self._clock()
             for task_id, state in states.items():
                 stream.write(json.dumps(self._line(now, event, task_id, state)) + "\n")
             stream.flush()
@@ -270,13 +270,11 @@ def choose(progress: Any, stream: TextIO | None = None) -> Observer | None:
     if progress is None or progress is False:
         return None
     if progress is not True:
-        lacking = [
-            name for name in ("on_start", "on_progress", "on_finish") if not callable(getattr(progress, name, None))
-        ]
-        if lacking:
+        methods = ("on_start", "on_progress", "on_finish")
+        if isinstance(progress, type) or not all(callable(getattr(progress, name, None)) for name in methods):
             raise UsageTypeError(
-                f"progress={progress!r:.80} is no observer, it lacks {', '.join(lacking)}: pass True, False or an "
-                "object with on_start(states), on_progress(states) and on_finish(states)"
+                f"progress={progress!r:.80} is no observer: pass True, False or an object with on_start(states), "
+                "on_progress(states) and on_finish(states)"
             )
         return progress  # type: ignore[no-any-return]
     notebook = stream is None and in_notebook()

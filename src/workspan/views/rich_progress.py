@@ -62,7 +62,7 @@ class RichProgress:
             _text("numbers", justify="right"),
             _text("percent", justify="right"),
             _text("details"),
-            _text("left", justify="right"),
+            _text("time", justify="right"),
             console=self._console,
             auto_refresh=False,
         )
@@ -83,16 +83,16 @@ class RichProgress:
     def on_finish(self, states: Mapping[str, TaskState]) -> None:
         """Draw the bars for the last time and leave them standing."""
         try:
-            self._draw(states)
+            self._draw(states, final=True)
         finally:
             self._progress.stop()
 
-    def _draw(self, states: Mapping[str, TaskState]) -> None:
+    def _draw(self, states: Mapping[str, TaskState], *, final: bool = False) -> None:
         now = self._clock()
         try:
             for task_id, state in states.items():
                 status, bar = self._tasks[task_id]
-                status.update(state, now)
+                status.update(state, now, final=final)
                 # A task without blocks is full, and a bar of length 0 is not.
                 total = state.total_block_count or 1
                 done = state.completed_count if state.total_block_count else 1
@@ -109,7 +109,7 @@ def _fields(status: TaskStatus) -> dict[str, Any]:
         "numbers": status.numbers,
         "percent": f"{status.percent}%",
         "details": "  ".join(status.details),
-        "left": status.left,
+        "time": status.time,
     }
 
 

@@ -27,12 +27,12 @@ class TaskStatus:
         self._ended_at: float | None = None
         self.update(state, now)
 
-    def update(self, state: TaskState, now: float) -> None:
-        """Take in the counters of *now*."""
+    def update(self, state: TaskState, now: float, *, final: bool = False) -> None:
+        """Take in the counters of *now*; *final*: the run is over, whether or not the task is done."""
         self.state = state
         self._now = now
         self._eta.update(state, now)
-        if self._ended_at is None and state.is_done():
+        if self._ended_at is None and (final or state.is_done()):
             self._ended_at = now
 
     @property
@@ -77,7 +77,7 @@ class TaskStatus:
     def _waits(self) -> str:
         """For what the task waits, if nothing of it runs."""
         state = self.state
-        if state.is_done() or state.abandoned or state.processing_count:
+        if self.ended or state.abandoned or state.processing_count:
             return ""
         if not state.ready_count:
             return "waiting for input"
@@ -87,14 +87,21 @@ class TaskStatus:
         return ""
 
     @property
+    def ended(self) -> bool:
+        """Whether the task is done, or the run is over."""
+        return self._ended_at is not None
+
+    @property
     def elapsed_seconds(self) -> float:
-        """From the begin of the task until now, or until it was done."""
+        """From the begin of the task until now, or until its end."""
         return max(0.0, (self._now if self._ended_at is None else self._ended_at) - self._eta.began_at)
 
     @property
-    def left(self) -> str:
-        """The time that it took if it is done, else what is left: ``"in 6:21"``, ``"2:04 left"``; empty: not known."""
-        if self.state.is_done():
-            return f"in {clock(self.elapsed_seconds)}"
+    def time(self) -> str:
+        """What is left, or the time that it took: ``"2:04 left"``, ``"in 6:21"`` if it is done, ``"after 3:10"`` if it
+        ended before that; empty: not known.
+        """
+        if self.ended:
+            return f"{'in' if self.state.is_done() else 'after'} {clock(self.elapsed_seconds)}"
         seconds = self._eta.seconds(self._now)
         return "" if seconds is None else f"{clock(seconds)} left"
