@@ -82,7 +82,7 @@ def report_strategies() -> tuple[st.SearchStrategy[TaskReport], st.SearchStrateg
         failed_blocks=st.lists(failure, max_size=2).map(tuple),
     )
     run = st.builds(
-        RunReport, run_id=st.text(), **times, outcome=outcome, tasks=st.dictionaries(st.text(), task, max_size=3)
+        RunReport, run_id=st.text(), **times, outcome=outcome, tasks=st.dictionaries(st.text(), task, max_size=2)
     )
     return task, run
 

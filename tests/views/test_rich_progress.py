@@ -53,10 +53,12 @@ class TestBars:
             "later": make.state("later", 12, 0),
         }
         observer.on_start(states)
-        observer.on_finish(states)
+        observer.on_progress(states)
         names = [line.split("━")[0].split("  ")[0].strip() for line in screen(shown)]
         assert names == ["smooth ✔", "classes ✗", "after ∅", "later ▶"]
         assert "waiting for input" in screen(shown)[3]
+        observer.on_finish(states)
+        assert re.fullmatch(r"later … .* 0/12 +0% +after 0:00", screen(shown)[3])
 
     def test_a_task_without_blocks_is_full(self, make, clock):
         """0 of 0 is done: a full bar and 100 % (KF-56)."""

@@ -42,8 +42,8 @@ class TaskStatus:
 
     @property
     def symbol(self) -> str:
-        """Running, done, failed or orphaned."""
-        return symbol(self.state, unfinished="▶")
+        """Running, done, failed, orphaned, or ended before it was done."""
+        return symbol(self.state, unfinished="…" if self.ended else "▶")
 
     @property
     def numbers(self) -> str:
@@ -98,9 +98,7 @@ class TaskStatus:
 
     @property
     def time(self) -> str:
-        """What is left, or the time that it took: ``"2:04 left"``, ``"in 6:21"`` if it is done, ``"after 3:10"`` if it
-        ended before that; empty: not known.
-        """
+        """What is left (``"2:04 left"``) or, at the end, what it took (``"in 6:21"``, undone ``"after 6:21"``)."""
         if self.ended:
             return f"{'in' if self.state.is_done() else 'after'} {clock(self.elapsed_seconds)}"
         seconds = self._eta.seconds(self._now)
