@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import workspan
+
+sys.path.insert(0, str(Path(__file__).parent))
+import drawings
+
+# The figures are drawn from the library that is documented.
+drawings.write_all(Path(__file__).parent / "_figures")
 
 project = "Workspan"
 author = "Workspan contributors"
