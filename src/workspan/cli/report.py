@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from workspan.cli import exits
@@ -29,7 +30,7 @@ def run(path: Path) -> int:
 
     found = last_reports(path)
     newest = max(found, key=lambda report: report.started_at)
-    tasks = {report.task_id: report for report in found if report.run_id == newest.run_id}
+    tasks = {report.task_id: report for report in sorted(found, key=_order) if report.run_id == newest.run_id}
     panel = render_panel(
         RunReport(
             run_id=newest.run_id,
@@ -45,6 +46,11 @@ def run(path: Path) -> int:
     if older:
         say(f"\nNot part of that run: {', '.join(older)}")
     return exits.DONE
+
+
+def _order(report: TaskReport) -> tuple[float, str]:
+    """Sort key of a task: the order in which tasks came to life, which is that in which workers were numbered."""
+    return min((record.id for record in report.workers.records), default=math.inf), report.task_id
 
 
 def last_reports(path: Path) -> list[TaskReport]:

@@ -187,11 +187,14 @@ def _closing(folder: Folder, report: RunReport, result: Result, *, done: int, co
         lines.append(f"  {done:,} of {count:,} blocks were done before and were skipped.")
     cost = cost_of(report)
     if cost is not None:
-        whose = "worker time" if cost.startup else "block time"
+        spent = f"importing libraries ({cost.imports:.1f} s)"
+        whose = "block"
+        if cost.startup:
+            whose = "worker"
+            spent = f"starting interpreters ({cost.startup:.1f} s) and {spent}"
         lines += [
-            f"  {100 * cost.share:.0f} % of {cost.total:.1f} s of {whose} went to starting interpreters "
-            f"({cost.startup:.1f} s) and importing libraries ({cost.imports:.1f} s).",
-            "  A volume this small is start-up and imports above all: the demo shows what a run costs, not a speed-up.",
+            f"  {100 * cost.share:.0f} % of {cost.total:.1f} s of {whose} time went to {spent}.",
+            "  On a volume this small the demo shows what a run costs; it says nothing about speed-up.",
         ]
     return lines
 
