@@ -228,9 +228,20 @@ def _settle(driver_pid: int) -> None:
 def _bind_to_driver(driver_pid: int) -> None:
     """Have the kernel kill this process when the driver dies, even while it is in a C call.
 
-    Two bonds, since each has a gap. The lifeline is the pipe of standard input, whose other end only the driver holds:
-    when it closes, the kernel kills the whole process group, and so what user code started too; but a process that the
-    driver forked keeps it open. The parent-death signal needs no descriptor, and reaches this process only.
+    Two bonds, since each has a gap: a process that the driver forked keeps the lifeline open, and the parent-death
+    signal reaches this process only, not what user code started.
+    """
+    _tie_lifeline()
+    _ask_for_death_signal()
+    # The driver may have gone before the bonds were made.
+    if os.getppid() != driver_pid:
+        _end_with_group()
+
+
+def _tie_lifeline() -> None:
+    """Have the whole process group killed when the other end of the pipe of standard input closes.
+
+    Only the driver holds that end. The kernel sends the signal of asynchronous I/O, which is made SIGKILL.
     """
     import fcntl
 
@@ -238,13 +249,14 @@ def _bind_to_driver(driver_pid: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _ask_for_death_signal() -> None:
+    """Have this process killed when the thread that started it ends."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # The driver may have gone before the bonds were made.
-    if os.getppid() != driver_pid:
-        _end_with_group()
 
 
 def _end_with_group() -> None:

@@ -1,0 +1,95 @@
+"""The driver is gone: so are its workers, whatever they are doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from helpers.engine_kit import is_gone, wait_until
+
+DRIVER = """
+import ctypes, os, subprocess, sys, time
+from workspan.engines import Job, Processes, WorkerTask
+from workspan.grid import Layout
+
+def work(block):
+    child = subprocess.Popen(["sleep", "1000"]).pid
+    print(os.getpid(), child, flush=True)
+    if block.index == 1:
+        time.sleep(1000)
+    if block.index == 2:
+        ctypes.PyDLL(None).pause()  # in C, and holding the interpreter
+
+engine = Processes()
+engine.open(Job("run", (WorkerTask("task", Layout((0,), (10,), (0,), (1,), (0,), (1,)), work),)))
+engine.start_worker(0, 0)
+engine.poll(20)
+{before}
+engine.send(0, {block})
+engine.poll(1 if {block} == 0 else 0)
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+FORKS = """
+if os.fork() == 0:  # holds copies of all descriptors of the driver
+    os.close(1)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("block", [0, 1, 2], ids=["idle", "in Python", "in C"])
+@pytest.mark.parametrize("before", ["", FORKS], ids=["", "forked"])
+def test_workers_end_with_a_killed_driver(block, before):
+    """Within 5 s of the driver's SIGKILL no worker is left; where no fork holds on, nothing that it started (R19)."""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER.format(block=block, before=before)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        start_new_session=True,
+    )
+    try:
+        lines = sorted(driver.stdout.readline().split() for _ in range(2))
+        assert lines[1] == ["sent"]
+        worker, grandchild = map(int, lines[0])
+        assert not is_gone(worker)
+        driver.kill()
+        wait_until(lambda: is_gone(worker), "the worker is gone", 5)
+        if not before:
+            wait_until(lambda: is_gone(grandchild), "what the worker started is gone", 5)
+    finally:
+        for group in (driver.pid, *([worker] if before else [])):
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        driver.communicate()
+
+
+def test_lifeline_alone_ends_the_group(tmp_path):
+    """Closing the driver's end of the pipe kills worker and grandchild in mid-call: no thread of ours is needed."""
+    code = """
+import ctypes, os, subprocess, sys
+from workspan.engines.worker import _tie_lifeline
+_tie_lifeline()
+print(subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+ctypes.PyDLL(None).pause()
+"""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        start_new_session=True,
+    )
+    grandchild = int(worker.stdout.readline())
+    worker.stdin.close()
+    assert worker.wait(5) == -signal.SIGKILL
+    wait_until(lambda: is_gone(grandchild), "the grandchild is gone", 5)
+    worker.stdout.close()
