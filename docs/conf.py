@@ -17,11 +17,13 @@ project = "Workspan"
 author = "Workspan contributors"
 release = version = workspan.__version__
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False  # it takes a colon in the first line of a property for the end of a type
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
-nitpicky = True
 
 html_theme = "furo"
 html_title = "Workspan"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,19 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+FIGURE = re.compile(r"[-<]?\d[\d.,]*( (µs|ms|s|min|[KMGT]?B|%)(?!\w))?")
+
+
+def without_figures(text: str) -> str:
+    """Replace each figure with its unit by a sign, and each run of blanks by one."""
+    return re.sub(r"[ \t]+", " ", FIGURE.sub("#", text)).strip()
+
+
 def run_page(text: str, name: str) -> None:
     """Run the ``python`` blocks of a page; compare what they print with the ``output`` block behind each, if any.
 
-    In an ``output`` block ``...`` stands for anything, since times differ. A block that cannot run says so by its kind:
+    In an ``output`` block ``...`` stands for anything; in an ``output like`` block figures, their units and the width
+    of columns may differ too, so that a page can show times. A block that cannot run says so by its kind:
     ``python no-run: why``.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -28,12 +36,15 @@ def run_page(text: str, name: str) -> None:
         if kind == "python":
             # Blank lines in front give tracebacks the page's line numbers.
             code = "\n" * (text.count("\n", 0, match.start()) + 1) + body
-            with contextlib.redirect_stdout(io.StringIO()) as out:
+            # A stream that names its encoding: otherwise "±" becomes "+-".
+            out = io.TextIOWrapper(buffer := io.BytesIO(), encoding="utf-8", write_through=True)
+            with contextlib.redirect_stdout(out):
                 exec(compile(code, name, "exec"), namespace)
-            printed = out.getvalue()
-        elif kind == "output":
-            wanted = ".*".join(map(re.escape, textwrap.dedent(body).strip().split("...")))
-            found = re.fullmatch(wanted, printed.strip(), re.DOTALL)
+            printed = buffer.getvalue().decode()
+        elif kind in ("output", "output like"):
+            same = without_figures if kind == "output like" else str.strip
+            wanted = ".*".join(map(re.escape, same(body).split("...")))
+            found = re.fullmatch(wanted, same(printed), re.DOTALL)
             assert found, f"{name} shows\n{body}but it prints\n{printed}"
         else:
             assert not kind.startswith("python") or re.fullmatch(r"python no-run: \S.*", kind), f"{name}: {kind!r}"
@@ -64,6 +75,13 @@ class TestRunPage:
         run_page("```python\nprint(1.25, 'x')\n```\n```output\n1... x\n```\n", "page")
         with pytest.raises(AssertionError, match=r"page shows\s+2\s+but it prints\s+1\s"):
             run_page("```python\nprint(1)\n```\n```output\n2\n```\n", "page")
+
+    def test_figures_may_differ_where_the_page_says_so(self) -> None:
+        """In an ``output like`` block numbers, units and widths are free; words are not."""
+        text = "```python\nprint('read   -3.25 ms   <1 %  ok')\n```\n```output like\nread 1.1 µs  12 %  {}\n```\n"
+        run_page(text.format("ok"), "page")
+        with pytest.raises(AssertionError, match="page shows"):
+            run_page(text.format("no"), "page")
 
     def test_an_unrun_block_gives_a_reason(self) -> None:
         """Leaving a block out takes a reason."""
