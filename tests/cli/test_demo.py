@@ -414,6 +414,7 @@ class TestEndedEarly:
         ended = workspan(*LARGE_BLOCKS, cwd=tmp_path, code=KILL_IN_BLOCK.format(before="pass", signal=name))
         assert ended.returncode == code
         assert "Traceback" not in ended.stderr
+        assert ended.stderr.endswith("workspan: interrupted; the same command goes on with what is missing\n")
         assert not list(tmp_path.glob("workspan-demo/tracking/.workspan/*"))
         again = workspan(*LARGE_BLOCKS, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
@@ -479,6 +480,22 @@ class TestReport:
         ended = workspan("report", path, cwd=demo.cwd)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.strip() in demo.ended.stdout
+
+    def test_after_a_run_that_had_nothing_to_do(self, demo: Demo, tmp_path: Path) -> None:
+        """A run that skipped everything does not hide what the one before it cost."""
+        demo.copy(tmp_path)
+        assert workspan("demo", "--quiet", cwd=tmp_path).returncode == 0
+        ended = workspan("report", "workspan-demo", cwd=tmp_path)
+        assert ended.returncode == 0
+        panel, note = ended.stdout.rsplit("\n\n", 1)
+        assert panel in demo.ended.stdout
+        assert note.startswith("The newest run found every block done before")
+
+    def test_ascii(self, demo: Demo) -> None:
+        """A terminal that knows only ASCII gets the panel in ASCII (R63)."""
+        ended = workspan("report", "workspan-demo", cwd=demo.cwd, env={"PYTHONIOENCODING": "ascii"})
+        assert ended.returncode == 0
+        assert "+-" in ended.stdout
 
     def test_one_task(self, demo: Demo) -> None:
         """A single tracking folder, or its record, shows that task alone."""

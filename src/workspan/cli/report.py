@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from workspan.cli import exits
 from workspan.cli.terminal import say
@@ -18,7 +19,7 @@ RUNS = "runs.jsonl"
 
 
 def run(path: Path) -> int:
-    """Print the panel of the newest run below *path*.
+    """Print the panel of the newest run below *path* that had something to do.
 
     Raises
     ------
@@ -27,8 +28,9 @@ def run(path: Path) -> int:
     """
     from workspan.report.task import RunReport
     from workspan.views.panel import render_panel
+    from workspan.views.terminal import encoding_of
 
-    found = last_reports(path)
+    found, idle = last_reports(path)
     newest = max(found, key=lambda report: report.started_at)
     tasks = {report.task_id: report for report in sorted(found, key=_order) if report.run_id == newest.run_id}
     panel = render_panel(
@@ -39,12 +41,15 @@ def run(path: Path) -> int:
             wall_seconds=newest.wall_seconds,
             outcome=newest.outcome,
             tasks=tasks,
-        )
+        ),
+        encoding=encoding_of(sys.stdout),
     )
-    say(panel.rstrip("\n") or f"{', '.join(tasks)}: nothing was measured in run {newest.run_id}")
-    older = [report.task_id for report in found if report.task_id not in tasks]
-    if older:
-        say(f"\nNot part of that run: {', '.join(older)}")
+    say(panel or f"{', '.join(tasks)}: nothing was measured in run {newest.run_id} ({newest.outcome})")
+    if idle:
+        say("\nThe newest run found every block done before; this is the last one that had something to do.")
+    other = [report.task_id for report in found if report.task_id not in tasks]
+    if other:
+        say(f"\nNot part of that run: {', '.join(other)}")
     return exits.DONE
 
 
@@ -53,8 +58,13 @@ def _order(report: TaskReport) -> tuple[float, str]:
     return min((record.id for record in report.workers.records), default=math.inf), report.task_id
 
 
-def last_reports(path: Path) -> list[TaskReport]:
-    """Last report of each task that has one at *path*: a ``runs.jsonl``, its folder, or a folder of such folders.
+def last_reports(path: Path) -> tuple[list[TaskReport], bool]:
+    """Last report that is worth showing of each task at *path*, and whether newer ones had nothing to do.
+
+    Parameters
+    ----------
+    path
+        A ``runs.jsonl``, its folder, or a folder of such folders.
 
     Raises
     ------
@@ -62,7 +72,7 @@ def last_reports(path: Path) -> list[TaskReport]:
         There is none.
     """
     from workspan.report.task import TaskReport
-    from workspan.store.runs import last_run
+    from workspan.store.runs import iter_runs
 
     if path.is_file():
         files = [path]
@@ -70,10 +80,27 @@ def last_reports(path: Path) -> list[TaskReport]:
         files = [path / RUNS]
     else:
         files = sorted([*path.glob(f"*/{RUNS}"), *path.glob(f"tracking/*/{RUNS}")])
-    lines = [line for file in files if (line := last_run(file)) is not None]
-    if not lines:
+    shown: list[dict[str, Any]] = []
+    newest: list[dict[str, Any]] = []
+    for file in files:
+        last = busy = None
+        for line in iter_runs(file):
+            if line is not None:
+                last = line
+                busy = busy if _was_idle(line) else line
+        if last is not None:
+            newest.append(last)
+            shown.append(busy or last)
+    if not shown:
         raise ConfigurationError(
             f"{str(path)!r} holds no recorded run: name a tracking folder, which has a {RUNS!r} inside, or the folder "
             "that holds the tracking folders of several tasks"
         )
-    return [TaskReport.from_json(line) for line in lines]
+    idle = all(map(_was_idle, newest)) and not all(map(_was_idle, shown))
+    return [TaskReport.from_json(line) for line in shown], idle
+
+
+def _was_idle(line: dict[str, Any]) -> bool:
+    """Whether a run skipped every block."""
+    blocks = line.get("blocks")
+    return isinstance(blocks, dict) and blocks.get("count") == blocks.get("skipped") == blocks.get("total")

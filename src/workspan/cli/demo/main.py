@@ -138,6 +138,9 @@ def _run_blocks(folder: Folder, marker: Marker, options: Options) -> RunReport:
             summary=not options.quiet,
             return_report=True,
         )
+    except (KeyboardInterrupt, SystemExit):
+        complain("workspan: interrupted; the same command goes on with what is missing")
+        raise
     finally:
         ws.logging.set_log_basedir(before)
     return report
