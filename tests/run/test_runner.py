@@ -236,9 +236,7 @@ class TestReturnValues:
         good, bad = line(2, lambda b: None), line(2, lambda b: 1 / 0, max_retries=0)
         for task, answer in ((good, True), (bad, False)):
             assert workspan.run_blockwise(task, engine="serial", progress=False, summary=False) is answer
-            states = workspan.run_blockwise(
-                task, engine="serial", progress=False, summary=False, return_states=True
-            )
+            states = workspan.run_blockwise(task, engine="serial", progress=False, summary=False, return_states=True)
             assert (states["t"].completed_count == 2) is answer
 
     def test_bad_arguments_are_refused(self):

@@ -284,6 +284,18 @@ class TestLosses:
         assert bench.dispatcher.wait_seconds(bench.now) == pytest.approx(0.1)
 
 
+class TestStamps:
+    def test_the_drivers_own_time_is_idle_time_of_the_worker(self):
+        """B136, B137: compute ends when the return arrived, idle until the next block is sent."""
+        bench = Bench(TaskSpec("t", line(3)))
+        bench.start()
+        bench.ready(0)
+        bench.held[0].popleft()
+        bench.do(bench.dispatcher.handle(Returned(0, 0, True), 5.0, 4.0))
+        assert bench.record.of("block_done")[0][3:5] == [0.0, 4.0]
+        assert bench.record.of("block_sent")[-1] == [0, 1, 0, 5.0, 1.0]
+
+
 class TestRunningAhead:
     def test_long_blocks_are_not_hoarded(self):
         """Blocks of ten milliseconds are granted one at a time."""

@@ -94,7 +94,8 @@ class Session:
         for entry in spec.tasks:
             if not entry.layout.num_blocks:
                 logger.warning(
-                    "task %r has no blocks: its total ROI of %s is smaller than a block", entry.task_id,
+                    "task %r has no blocks: its total ROI of %s is smaller than a block",
+                    entry.task_id,
                     entry.layout.total_shape,
                 )
         self._resources = ExitStack()
@@ -200,8 +201,10 @@ class Session:
         kill_at = float("inf")
         while not dispatcher.finished:
             wait = min(dispatcher.wait_seconds(now()), max(0.0, kill_at - now()))
-            for event in engine.poll(wait):
-                _act(engine, dispatcher.handle(event, now()))
+            events = engine.poll(wait)
+            arrived = now()
+            for event in events:
+                _act(engine, dispatcher.handle(event, now(), arrived))
                 if debug and isinstance(engine, Serial) and engine.exception is not None:
                     raise engine.exception
             time = now()

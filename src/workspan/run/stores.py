@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def open_stores(
-    tasks: Sequence[Task], block_tracking: bool, stack: ExitStack
-) -> list[TrackingStore | None]:
+def open_stores(tasks: Sequence[Task], block_tracking: bool, stack: ExitStack) -> list[TrackingStore | None]:
     """Open the tracking store of each task that has one; *stack* closes them.
 
     Raises

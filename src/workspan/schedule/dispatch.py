@@ -2,8 +2,10 @@
 
 The dispatcher is driven by one loop::
 
-    for event in engine.poll(dispatcher.wait_seconds(now)):
-        for decision in dispatcher.handle(event, now): engine.act(decision)
+    events = engine.poll(dispatcher.wait_seconds(now))
+    arrived = clock()
+    for event in events:
+        for decision in dispatcher.handle(event, clock(), arrived): engine.act(decision)
     for decision in dispatcher.tick(now): ...
 
 It never decides anything outside :meth:`Dispatcher.handle`, :meth:`~Dispatcher.tick`, :meth:`~Dispatcher.start` and
@@ -125,20 +127,32 @@ class Dispatcher:
         self._next_tick = now + TICK_SECONDS
         return self._settle(now, balance=True)
 
-    def handle(self, event: Event, now: float) -> list[Decision]:
-        """Take in one event; return what the engine must do, in order."""
+    def handle(self, event: Event, now: float, arrived: float | None = None) -> list[Decision]:
+        """Take in one event; return what the engine must do, in order.
+
+        Parameters
+        ----------
+        event
+            What happened.
+        now
+            When the decisions are taken.
+        arrived
+            When the event reached the driver; default: *now*. What lies between is the driver's own time, and idle
+            time of the worker.
+        """
+        at = now if arrived is None else arrived
         slot = self.slots.get(event.worker)
         if slot is None:
             return []
         if isinstance(event, Returned):
-            return self._returned(slot, event, now)
+            return self._returned(slot, event, now, at)
         if isinstance(event, Ready):
             slot.ready = True
-            slot.free_since = now
-            self.recorder.worker_ready(slot.worker, now)
+            slot.free_since = at
+            self.recorder.worker_ready(slot.worker, at)
             return self._settle(now, asking=slot)
         assert isinstance(event, Ended)
-        return self._ended(slot, event, now)
+        return self._ended(slot, event, now, at)
 
     def tick(self, now: float) -> list[Decision]:
         """Look after deadlines and worker starts; cheap when neither is due."""
@@ -171,32 +185,32 @@ class Dispatcher:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def _returned(self, slot: Slot, event: Returned, now: float) -> list[Decision]:
+    def _returned(self, slot: Slot, event: Returned, now: float, at: float) -> list[Decision]:
         task, index = slot.task, event.index
         if slot.retired or not slot.held or slot.held[0] != index:
             # A lease that is already void: the block was reclaimed, or was never this worker's.
             return []
         slot.held.popleft()
         began = slot.began_at
-        slot.free_since = now
+        slot.free_since = at
         slot.deadline = inf
         entry = self._tasks[task]
         if slot.held:
-            self._begin(slot, now, idle_seconds=0.0)
+            self._begin(slot, at, idle_seconds=0.0)
         if event.ok:
             if self.ledger.complete(task, index):
-                self.recorder.block_done(task, index, slot.worker, began, now, event.stats, event.steps)
+                self.recorder.block_done(task, index, slot.worker, began, at, event.stats, event.steps)
         else:
-            self._failed(slot, index, began, now, "error", event.error or "the block failed without a reason")
-        self._learn(entry, now - began)
+            self._failed(slot, index, began, at, "error", event.error or "the block failed without a reason")
+        self._learn(entry, at - began)
         return self._settle(now, asking=slot)
 
-    def _ended(self, slot: Slot, event: Ended, now: float) -> list[Decision]:
+    def _ended(self, slot: Slot, event: Ended, now: float, at: float) -> list[Decision]:
         state = self._tasks[slot.task].blocks.state
         lost = list(slot.held)
         slot.held.clear()
         if lost and not slot.retired:
-            late = now >= slot.deadline
+            late = at >= slot.deadline
             if self._stopping:
                 # At an abort a block in flight is neither done nor failed.
                 self.ledger.give_back(slot.task, lost[0])
@@ -211,9 +225,9 @@ class Dispatcher:
         text = event.reason if not event.stderr_tail else f"{event.reason}\n{event.stderr_tail}"
         if not slot.retired:
             if self._stopping and not clean:
-                self.recorder.worker_ended(slot.worker, now, "interrupted", text)
+                self.recorder.worker_ended(slot.worker, at, "interrupted", text)
             else:
-                self.recorder.worker_ended(slot.worker, now, "clean" if clean else "error", text)
+                self.recorder.worker_ended(slot.worker, at, "clean" if clean else "error", text)
                 if not clean:
                     self._dirty(slot, f"worker {slot.worker}: {text}")
             self._release_slot(slot)
