@@ -98,17 +98,6 @@ class TestLife:
         assert [(type(event), event.worker) for event in ends] == [(Ended, 1)]
         assert engine.close() == []
 
-    def test_close_with_grace_lets_held_blocks_finish_in_workers(self, make_run, engine):
-        """The grace at the end of a run is for the blocks in flight (B71)."""
-        if not engine.has_workers:
-            pytest.skip("a serial block in flight is the caller itself")
-        run = make_run(engine, nothing)
-        run.start()
-        engine.send(0, 7)
-        first, last = engine.close(10)
-        assert first == Returned(0, 7, True)
-        assert last.clean
-
     def test_engine_can_be_opened_again(self, make_run, engine):
         """A closed engine runs the next job."""
         run = make_run(engine, nothing)

@@ -76,7 +76,7 @@ class TestText:
         error = caught(fail, ValueError("begin" + "x" * 100_000_000 + "end"))
         before = time.process_time()
         text = failure_text(error)
-        assert time.process_time() - before < 5
+        assert time.process_time() - before < 20
         assert len(text.encode()) <= MAX_BYTES
         assert "ValueError: beginxxx" in text
         assert text.endswith("xend")

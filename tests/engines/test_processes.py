@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import re
@@ -21,6 +22,7 @@ from workspan.engines import Job, Processes, WorkerTask
 from workspan.engines import child as child_module
 from workspan.engines import processes as processes_module
 from workspan.errors import EngineError
+from workspan.measure.sections import section
 from workspan.schedule.events import Ready, Returned
 
 
@@ -344,6 +346,77 @@ class TestKill:
         end = run.ended()
         assert (end.clean, end.reason) == (False, "killed by SIGTERM")
 
+    def test_close_with_grace_lets_held_blocks_finish(self, make_run):
+        """The grace at the end of a run is for the blocks in flight (B71)."""
+        run = make_run(Processes(), nothing)
+        run.start()
+        run.engine.send(0, 7)
+        run.engine.send(0, 8)
+        *results, end = run.engine.close(10)
+        assert results == [Returned(0, 7, True), Returned(0, 8, True)]
+        assert end.clean
+
+
+class TestWrongDeeds:
+    @pytest.mark.parametrize("index", [99, 1])
+    def test_result_of_a_block_that_does_not_run(self, make_run, index):
+        """A result for a block that the worker was not sent, or not yet, is refused, and ends that worker (R46)."""
+
+        def forge(block):
+            from workspan.engines import wire, worker
+
+            (connection,) = [o for o in gc.get_objects() if type(o) is worker.Connection]
+            connection.send(wire.Result(index, True))
+            time.sleep(60)
+
+        run = make_run(Processes(kill_seconds=0.2), forge)
+        run.start()
+        run.engine.send(0, 0)
+        run.engine.send(0, 1)
+        end = run.ended()
+        assert end.reason.startswith(
+            f"broke the protocol: it returned block {index}, which is not the one that it runs"
+        )
+        assert run.of(0) == [Ready(0), end]
+
+    @pytest.mark.parametrize("name", ["Started", "Bye"])
+    def test_message_out_of_turn(self, make_run, name):
+        """A message that is valid but has no place here is refused (R46)."""
+
+        def talk(block):
+            from workspan.engines import wire, worker
+
+            (connection,) = [o for o in gc.get_objects() if type(o) is worker.Connection]
+            connection.send(getattr(wire, name)())
+            time.sleep(60)
+
+        run = make_run(Processes(kill_seconds=0.2), talk)
+        run.start()
+        run.engine.send(0, 0)
+        assert run.ended().reason.startswith(f"broke the protocol: a {name} message came out of turn")
+
+    def test_block_that_does_not_exist(self, make_run):
+        """A worker refuses an index outside its layout; it does not compute a region for it."""
+        run = make_run(Processes(), nothing)
+        run.start()
+        run.engine.send(0, 100)
+        end = run.ended()
+        assert (end.clean, end.reason) == (False, "exit code 1")
+        assert end.stderr_tail == "worker 0: block 100 was granted, but task 'task0' has 100 blocks"
+
+    @pytest.mark.parametrize("name", ["\ud800", "x" * 1_200_000], ids=["no text", "too long"])
+    def test_section_names_that_cannot_travel(self, make_run, name):
+        """A block whose sections cannot be told is done all the same, without them, and the log says so."""
+
+        def work(block):
+            with section(name):
+                pass
+
+        run = make_run(Processes(), work)
+        run.start()
+        assert run.block(4) == Returned(0, 4, True)
+        assert log(run, "err").startswith("the sections of block 4 are left out of the report: a Result message ")
+
 
 class TestIsolation:
     def test_ctrl_c_does_not_reach_workers(self, held):
@@ -474,6 +547,42 @@ class TestIsolation:
         run.start()
         assert run.block().ok
         assert log(run, "out") == "\n\n"
+
+
+class TestSending:
+    def test_waiting_worker_gets_its_block_at_once(self, make_run, gate):
+        """A block for a worker that has none does not wait for the driver's next poll."""
+        entered = gate("entered")
+
+        def arrive(block):
+            Path(entered.path).write_text(f"{block.index}\n")
+
+        run = make_run(Processes(), arrive)
+        run.start()
+        run.engine.send(0, 6)
+        assert entered.wait() == "6"
+        assert run.returned().ok
+
+    def test_more_grants_than_a_socket_holds(self, make_run, gate):
+        """A worker that does not read holds nobody up; what it is sent waits in the driver (contract 5)."""
+        entered, release = gate("entered"), gate("release")
+
+        def hold(block):
+            if block.index == 0:
+                Path(entered.path).write_text("here\n")
+                Path(release.path).read_text()
+
+        run = make_run(Processes(), hold, layout=line(20_000))
+        run.start()
+        run.engine.send(0, 0)
+        entered.wait()
+        for index in range(1, 20_000):
+            run.engine.send(0, index)
+        assert run.engine.poll(0) == []
+        assert run.engine._children[0].out, "this test needs more grants: all of them went into the socket"
+        release.open()
+        for index in range(20_000):
+            assert run.returned() == Returned(0, index, True)
 
 
 class TestStart:

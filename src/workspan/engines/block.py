@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from os import getpid
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats, Profile
 
 _UNRUN = (CoroutineType, GeneratorType, AsyncGeneratorType)
-_UNMEASURED = nullcontext()
 
 
 class Outcome(NamedTuple):
@@ -69,8 +67,11 @@ def run_block(
     block.status = BlockStatus.PROCESSING
     with collect() as sections:
         try:
-            with _UNMEASURED if profile is None else profile:
+            if profile is None:
                 returned = function(block)
+            else:
+                with profile:
+                    returned = function(block)
         except BaseException as problem:
             if getpid() != pid or isinstance(problem, pass_on):
                 raise
@@ -91,8 +92,8 @@ def run_block(
                 stats = block.stats if fault is None else stats
             block.stats = stats
         block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
-        steps = {name: (cost.self_seconds, cost.calls) for name, cost in sections.steps.items()} or None
-        return Outcome(error is None, error, stats, steps, raised)
+        steps = sections.steps
+        return Outcome(error is None, error, stats, {**steps} if steps else None, raised)
     finally:
         # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
         del raised, returned

@@ -139,11 +139,14 @@ class Processes:
             self._selector.register(child.lifeline, selectors.EVENT_WRITE, (_PAYLOAD, child))
 
     def send(self, worker: int, index: int) -> None:
-        """Queue block *index* for *worker*; it leaves with the next :meth:`poll`."""
+        """Send block *index* to *worker*: at once if it waits for one, else with the next :meth:`poll`."""
         child = self._children.get(worker)
         if child is not None and child.fault is None:
+            waits = not child.held
             child.held.append(index)
             self._queue(child, wire.Grant(index))
+            if waits:
+                self._flush(child)
 
     def stop_worker(self, worker: int) -> None:
         """Let *worker* end after what it holds."""
@@ -233,12 +236,16 @@ class Processes:
         if child.queue(message):
             self._outgoing.append(child)
 
+    def _flush(self, child: Child) -> None:
+        if not child.flush():
+            self._watch_connection(child, selectors.EVENT_READ | selectors.EVENT_WRITE)
+
     def _look(self, end: float) -> None:
         """Send, wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""
         outgoing, self._outgoing = self._outgoing, []
         for child in outgoing:
-            if not child.is_over and not child.flush():
-                self._watch_connection(child, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            if child.out and not child.is_over:
+                self._flush(child)
         for key, mask in self._selector.select(self._wait_seconds(end)):
             kind, child = key.data
             if kind == _WAKE:

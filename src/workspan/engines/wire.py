@@ -136,8 +136,8 @@ def stats_fault(stats: Any) -> str | None:
 T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_to_worker: Callable[[bytearray], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
-_decode_to_driver: Callable[[bytearray], ToDriver] = msgspec.msgpack.Decoder(ToDriver).decode
+_decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
+_decode_to_driver: Callable[[bytes], ToDriver] = msgspec.msgpack.Decoder(ToDriver).decode
 
 
 def new_secret() -> bytes:
@@ -181,10 +181,9 @@ class Sealer:
         if size > MAX_FRAME:
             raise WireError(f"a {type(message).__name__} message takes {size:,} bytes, the limit is {MAX_FRAME:,}")
         mac = self._mac.copy()
-        mac.update(self._sequence.to_bytes(8, "big"))
-        mac.update(payload)
+        mac.update(self._sequence.to_bytes(8, "big") + payload)
         self._sequence += 1
-        return b"".join((size.to_bytes(HEAD_BYTES, "big"), payload, mac.digest()))
+        return size.to_bytes(HEAD_BYTES, "big") + payload + mac.digest()
 
 
 class Opener(Generic[T]):
@@ -198,20 +197,21 @@ class Opener(Generic[T]):
         Turns a payload into a message of this direction, or raises.
     """
 
-    __slots__ = ("_buffer", "_decode", "_failed", "_limit", "_mac", "_sequence")
+    __slots__ = ("_decode", "_failed", "_limit", "_mac", "_need", "_rest", "_sequence")
 
-    def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytearray], T]) -> None:
+    def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytes], T]) -> None:
         self._mac = _keyed(secret, direction)
         self._sequence = 0
         self._decode = decode
-        self._buffer = bytearray()
+        self._rest = bytearray()
+        self._need = HEAD_BYTES
         self._limit = MAX_FIRST_FRAME
         self._failed: str | None = None
 
     @property
     def pending(self) -> int:
         """Bytes of a frame that has begun and is not complete."""
-        return len(self._buffer)
+        return len(self._rest)
 
     def feed(self, data: bytes) -> Iterator[T]:
         """Yield the messages that *data* completes; run it to its end.
@@ -224,25 +224,31 @@ class Opener(Generic[T]):
         """
         if self._failed is not None:
             raise WireError(self._failed)
-        buffer = self._buffer
-        buffer += data
+        rest = self._rest
+        if rest:
+            rest += data
+            if len(rest) < self._need:
+                return
+            data = bytes(rest)
+            rest.clear()
         at = 0
+        self._need = HEAD_BYTES
         try:
-            while len(buffer) - at >= HEAD_BYTES:
+            while len(data) - at >= HEAD_BYTES:
                 begin = at + HEAD_BYTES
-                size = int.from_bytes(buffer[at:begin], "big")
+                size = int.from_bytes(data[at:begin], "big")
                 if not MAC_BYTES < size <= self._limit:
                     raise WireError(
                         f"frame {self._sequence} claims {size:,} bytes, allowed are {MAC_BYTES + 1} to {self._limit:,}"
                     )
                 end = begin + size
-                if len(buffer) < end:
+                if len(data) < end:
+                    self._need = end - at
                     return
-                payload = buffer[begin : end - MAC_BYTES]
+                payload = data[begin : end - MAC_BYTES]
                 mac = self._mac.copy()
-                mac.update(self._sequence.to_bytes(8, "big"))
-                mac.update(payload)
-                if not compare_digest(mac.digest(), buffer[end - MAC_BYTES : end]):
+                mac.update(self._sequence.to_bytes(8, "big") + payload)
+                if not compare_digest(mac.digest(), data[end - MAC_BYTES : end]):
                     raise WireError(f"frame {self._sequence} was not sent by the peer of this connection in this place")
                 try:
                     message = self._decode(payload)
@@ -256,7 +262,7 @@ class Opener(Generic[T]):
             self._failed = str(error)
             raise
         finally:
-            del buffer[:at]
+            rest += data[at:]
 
 
 def driver_ends(secret: bytes) -> tuple[Sealer, Opener[ToDriver]]:
