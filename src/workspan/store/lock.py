@@ -86,8 +86,9 @@ class StoreLock:
 
     def _acquire(self) -> None:
         for _ in range(_ATTEMPTS):
-            self.path.parent.mkdir(exist_ok=True)
             try:
+                with suppress(FileExistsError):
+                    self.path.parent.mkdir()
                 fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
                 continue  # another run has just removed the empty folder

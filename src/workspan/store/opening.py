@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HASH_KEY",
+    "LAYOUT_FIELDS",
     "STAMPS",
     "WORKSPAN_KEY",
     "Opened",
@@ -66,7 +67,7 @@ __all__ = [
 HASH_KEY = "daisy_task_hash"
 WORKSPAN_KEY = "workspan"
 STAMPS = ("sent_at", "returned_at")
-_LAYOUT_FIELDS = ("total_roi", "read_roi", "write_roi", "fit")
+LAYOUT_FIELDS = ("total_roi", "read_roi", "write_roi", "fit")
 _STAMP_CHUNK_CELLS = 1 << 20
 _logger = logging.getLogger("workspan.store")
 
@@ -238,14 +239,14 @@ def _checked_group(group: Path, node: Node, layout: Layout, digest: str) -> tupl
     if stored is None:
         if not is_group:
             raise damaged(group, NODE_FILE, f"it is not a Zarr v3 group but {node.get('node_type')!r}")
-        if ours.keys() & set(_LAYOUT_FIELDS):
+        if ours.keys() & set(LAYOUT_FIELDS):
             raise damaged(group, NODE_FILE, f"its attribute {HASH_KEY!r} was lost")
         return attributes, False
     schema = ours.get("schema", SCHEMA)
     if stored != digest or not is_group or type(schema) is not int or schema != SCHEMA:
         raise _mismatch(group, stored, digest, ours, layout, is_group)
     fields = layout_fields(layout)
-    wrong = [name for name in _LAYOUT_FIELDS if name in ours and ours[name] != fields[name]]
+    wrong = [name for name in LAYOUT_FIELDS if name in ours and ours[name] != fields[name]]
     if wrong:
         raise damaged(group, NODE_FILE, f"its {', '.join(wrong)} and its {HASH_KEY} contradict each other")
     return attributes, True
@@ -340,7 +341,11 @@ def _check_array(group: Path, name: str, shape: Ints, *, owned: bool) -> _Found:
     try:
         status = chunk.stat()
     except FileNotFoundError:
-        return _Found("no chunk")  # a chunk that equals the fill value need not be stored
+        # A chunk that equals the fill value need not be stored, and zarr drops that of `done` when a user zeroes it.
+        # For measurements it would be a lie: 0 where the value was lost.
+        if owned and name in TRACKED:
+            raise damaged(group, name, "its chunk is missing") from None
+        return _Found("no chunk")
     if not stat.S_ISREG(status.st_mode) or status.st_size != count * spec.itemsize:
         raise damaged(group, name, f"its chunk has {status.st_size} bytes, expected {count * spec.itemsize}")
     return _Found("whole")

@@ -179,7 +179,7 @@ class StoreReader:
         if name.startswith(f"{FOLDER}/"):
             values: NDArray[Any] = self._step_range(name.removeprefix(f"{FOLDER}/"), 0, self._count)
         elif name in self.arrays:
-            values = self._guarded(read_cells, name) if self._chunk(name).exists() else self._zeros(name, self._count)
+            values = self._zeros(name, self._count) if self._is_blank(name) else self._guarded(read_cells, name)
         else:
             raise NoStoreError(f"tracking store {self.path} has no array {name!r}: it has {', '.join(self.arrays)}")
         return values.reshape(self.cell_counts)
@@ -311,8 +311,12 @@ class StoreReader:
     def _zeros(self, name: str, count: int) -> NDArray[Any]:
         return np.zeros(count, ARRAYS[name].dtype)
 
+    def _is_blank(self, name: str) -> bool:
+        """Whether the array has no chunk because all cells are 0; lost measurements are never taken for that."""
+        return (name not in TRACKED or self.layout_hash is None) and not self._chunk(name).exists()
+
     def _range(self, name: str, begin: int, end: int) -> NDArray[Any]:
-        if name not in self.arrays or not self._chunk(name).exists():
+        if name not in self.arrays or self._is_blank(name):
             return self._zeros(name, end - begin)
         return self._guarded(read_range, name, begin, end)
 
@@ -321,6 +325,8 @@ class StoreReader:
             values: NDArray[Any] = read(self._chunk(name), ARRAYS[name], self._count, *span)
         except ConfigurationError as error:
             raise damaged(self.path, name, str(error)) from None
+        except FileNotFoundError:
+            raise damaged(self.path, name, "its chunk is missing") from None
         except OSError as error:
             raise disk_error(error, self.path, f"reading {name!r}") from error
         return values

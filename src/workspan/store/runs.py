@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from workspan.errors import UsageTypeError
 from workspan.store.faults import disk_error
@@ -26,6 +26,7 @@ Run = dict[str, Any]
 LONGEST_LINE_BYTES = 64 << 20
 """A longer line is damaged; no more than this is held in memory."""
 
+_READ_BYTES = 1 << 20
 _BLOCK_BYTES = 64 << 10
 
 
@@ -52,8 +53,12 @@ def append_run(path: Path | str, run: Run) -> None:
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageTypeError(f"the record of a run is not JSON: {error}") from None
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            fd = os.open(path, flags, 0o666)
         try:
             size = os.fstat(fd).st_size
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
@@ -74,19 +79,16 @@ def iter_runs(path: Path | str) -> Iterator[Run | None]:
     Holds one line in memory at a time.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below; a missing file is no error)
+        with open(path, "rb", buffering=0) as file:
+            for line in _lines(file):
+                if line is None:
+                    yield None
+                elif line.strip():
+                    yield _parsed(line)
     except FileNotFoundError:
         return
     except OSError as error:
         raise disk_error(error, path, "reading the history of runs") from error
-    with file:
-        while line := file.readline(LONGEST_LINE_BYTES):
-            if len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
-                while (rest := file.readline(LONGEST_LINE_BYTES)) and not rest.endswith(b"\n"):
-                    pass
-                yield None
-            elif line.strip():
-                yield _parsed(line)
 
 
 def read_runs(path: Path | str) -> tuple[list[Run], int]:
@@ -121,6 +123,25 @@ def last_run(path: Path | str) -> Run | None:
         os.close(fd)
 
 
+def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
+    """Yield the lines of *file*, ``None`` for those that are too long."""
+    parts: list[bytes] = []
+    length = 0
+    while block := file.read(_READ_BYTES):
+        *heads, rest = block.split(b"\n")
+        for piece in heads:
+            parts.append(piece)
+            yield b"".join(parts) if length + len(piece) <= LONGEST_LINE_BYTES else None
+            parts, length = [], 0
+        length += len(rest)
+        if length <= LONGEST_LINE_BYTES:
+            parts.append(rest)
+        else:
+            parts = []
+    if length:
+        yield b"".join(parts) if length <= LONGEST_LINE_BYTES else None
+
+
 def _lines_backwards(fd: int) -> Iterator[bytes]:
     end = os.fstat(fd).st_size
     parts: list[bytes] = []  # of the line that is being gathered, last part first
@@ -145,8 +166,10 @@ def _lines_backwards(fd: int) -> Iterator[bytes]:
 
 
 def _parsed(line: bytes) -> Run | None:
+    if line[:64].lstrip()[:1] not in (b"{", b""):
+        return None  # megabytes of junk are not worth a parse
     try:
-        run = json.loads(line, parse_constant=_refuse)
+        run = json.loads(line.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError):
         return None
     return run if isinstance(run, dict) else None

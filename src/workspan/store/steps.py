@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import stat
 from contextlib import suppress
 from math import isnan, prod
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from workspan.grid.layout import unravel
 from workspan.store.faults import damaged
 from workspan.store.files import CellFile
 from workspan.store.meta import (
+    NODE_FILE,
     STEP,
     array_metadata,
     array_problem,
@@ -34,7 +36,17 @@ if TYPE_CHECKING:
     from workspan.grid.layout import Ints
     from workspan.store.files import Cells
 
-__all__ = ["FOLDER", "LONGEST_NAME", "MOST_NAMES", "ChunkGrid", "StepArrays", "slug", "step_names"]
+__all__ = [
+    "FOLDER",
+    "LONGEST_NAME",
+    "MOST_NAMES",
+    "ChunkGrid",
+    "StepArrays",
+    "check_step",
+    "slug",
+    "step_folders",
+    "step_names",
+]
 
 FOLDER = "steps"
 MOST_NAMES = 256
@@ -55,7 +67,7 @@ def slug(name: str, digits: int = 8) -> str:
     differ only in case, accents or punctuation stay apart on every file system.
     """
     safe = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")[:40]
-    if safe == name:
+    if safe and safe == name:
         return safe
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
     return f"{safe or 'step'}-{digest}"
@@ -74,30 +86,57 @@ def step_names(store: Path, shape: Ints) -> dict[str, str]:
         An array is not as documented; it is named.
     """
     node = read_node(store, FOLDER)
-    if node is None:
-        return {}
-    if node.get("node_type") != "group":
+    if node is not None and node.get("node_type") != "group":
         raise damaged(store, FOLDER, "it is not a Zarr group")
     names: dict[str, str] = {}
-    for entry in sorted(os.scandir(store / FOLDER), key=lambda entry: entry.name):
-        part = f"{FOLDER}/{entry.name}"
-        node = read_node(store, part) if entry.is_dir() else None
+    for folder in step_folders(store):
+        name = check_step(store, folder, shape)
+        if name is None:
+            continue
         if node is None:
-            continue  # made half when a run was killed: it has no values
-        attributes = node.get("attributes")
-        name = attributes.get("name") if isinstance(attributes, dict) else None
-        if not isinstance(name, str) or name in names:
-            raise damaged(store, part, f"its attribute 'name' is {name!r}, expected a name that no other step has")
-        problem = array_problem(node, array_metadata(STEP, shape, name=name))
-        if problem is not None:
-            raise damaged(store, part, problem.text)
-        grid = ChunkGrid(shape)
-        for key in grid.stored(store / part):
-            size = grid.file(store / part, key).stat().st_size
-            if size != grid.cells * STEP.itemsize:
-                raise damaged(store, part, f"a chunk has {size} bytes, expected {grid.cells * STEP.itemsize}")
-        names[name] = entry.name
+            raise damaged(store, f"{FOLDER}/{NODE_FILE}", "it is missing, and the group is not empty")
+        if name in names:
+            raise damaged(store, f"{FOLDER}/{folder}", f"its attribute 'name' is {name!r}, as in {names[name]!r}")
+        names[name] = folder
     return names
+
+
+def step_folders(store: Path) -> list[str]:
+    """Return the folders of the group ``steps``, sorted; none if there is no group."""
+    try:
+        with os.scandir(store / FOLDER) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def check_step(store: Path, folder: str, shape: Ints) -> str | None:
+    """Return the name of the section whose array is *folder*; ``None`` if a kill left it half-made, without values.
+
+    Raises
+    ------
+    InvalidMetadataError
+        The array is not as documented.
+    """
+    part = f"{FOLDER}/{folder}"
+    node = read_node(store, part)
+    grid = ChunkGrid(shape)
+    if node is None:
+        if next(grid.stored(store / part), None) is not None:
+            raise damaged(store, f"{part}/{NODE_FILE}", "it is missing, and the array is not empty")
+        return None
+    attributes = node.get("attributes")
+    name = attributes.get("name") if isinstance(attributes, dict) else None
+    if not isinstance(name, str):
+        raise damaged(store, part, f"its attribute 'name' is {name!r}, expected a text")
+    problem = array_problem(node, array_metadata(STEP, shape, name=name))
+    if problem is not None:
+        raise damaged(store, part, problem.text)
+    for key in grid.stored(store / part):
+        status = grid.file(store / part, key).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != grid.cells * STEP.itemsize:
+            raise damaged(store, part, f"a chunk has {status.st_size} bytes, expected {grid.cells * STEP.itemsize}")
+    return name
 
 
 class ChunkGrid:
