@@ -288,6 +288,50 @@ class TestDebugMode:
         assert (report["t"].workers.count, report["t"].blocks.round_trip.n) == (0, 0)
 
 
+class TestCheckFunctions:
+    def test_what_is_found_done_is_skipped_and_remembered(self, tmp_path):
+        """B35, B119: skipped by the check function, marked done in the store, so that it is not asked again."""
+        asked = []
+
+        def check(block):
+            asked.append(block.block_id[1])
+            return block.block_id[1] % 2 == 0
+
+        for engine in ENGINES:
+            store = tmp_path / engine
+            with pytest.warns(UserWarning, match="tracking_path"):
+                task = line(6, lambda b: None, check_function=check, tracking_path=store)
+            report = run(task, engine)
+            assert (report["t"].blocks.count, report["t"].blocks.skipped) == (6, 3)
+            assert sorted(asked) == list(range(6))
+            asked.clear()
+            assert run(task, engine)["t"].blocks.skipped == 6
+            assert asked == []
+
+    def test_a_slow_check_does_not_stall_the_workers(self):
+        """W18: the check of the fifth block waits for the first four to be done, and the run goes on."""
+        four_done = threading.Event()
+
+        class Watch:
+            def on_start(self, states):
+                pass
+
+            def on_progress(self, states):
+                if states["t"].completed_count >= 4:
+                    four_done.set()
+
+            on_finish = on_progress
+
+        def check(block):
+            return block.block_id[1] == 4 and four_done.wait(30) and False
+
+        with pytest.warns(UserWarning, match="tracking_path"):
+            task = line(8, lambda b: None, check_function=check, max_workers=2)
+        report = workspan.run_blockwise(task, progress=Watch(), summary=False, return_report=True)
+        assert report
+        assert four_done.is_set()
+
+
 class TestWorkers:
     def test_the_timeline_covers_the_run(self):
         """B136-B141: every worker has startup, compute and a clean exit with its teardown."""

@@ -11,7 +11,7 @@ from helpers.layouts import layouts
 from helpers.pipelines import brute_inputs, check_counts, descendants, pipelines
 from workspan.errors import ConfigurationError
 from workspan.grid import Layout
-from workspan.schedule.ledger import Ledger
+from workspan.schedule.ledger import CHECKED_AHEAD, Ledger
 from workspan.schedule.resume import DONE, MASKED, skip_known
 from workspan.schedule.spec import PipelineSpec, TaskSpec
 
@@ -146,6 +146,43 @@ def test_a_billion_blocks_cost_nothing_before_they_run():
     index = ledger.acquire(0)
     ledger.complete(0, index)
     assert ledger.acquire(0) == index + 2
+
+
+class FakeChecker:
+    """Answers when the test says so."""
+
+    def __init__(self):
+        self.asked, self.answers = [], {}
+
+    def ask(self, index):
+        self.asked.append(index)
+
+    def answer(self, index):
+        return self.answers.pop(index, None)
+
+
+class TestChecker:
+    def test_blocks_keep_their_order_whatever_order_the_answers_have(self):
+        """B34, B35, W18: asked ahead, handed out in turn; nothing goes out while the next answer is missing."""
+        ledger = Ledger(single(line(200)))
+        checker = ledger.tasks[0].checker = FakeChecker()
+        assert ledger.acquire(0) is None
+        assert checker.asked == list(range(CHECKED_AHEAD))
+        checker.answers = {1: False, 2: False, 3: True}
+        assert ledger.acquire(0) is None
+        checker.answers[0] = False
+        assert [ledger.acquire(0) for _ in range(3)] == [0, 1, 2]
+        assert ledger.acquire(0) is None
+        assert ledger.tasks[0].state.skipped_count == 1
+        check_counts(ledger)
+
+    def test_what_is_known_is_not_asked(self):
+        """B35: the done flag and the mask come before the check function."""
+        ledger = Ledger(single(line(3)))
+        skip_known(ledger, [np.array([DONE, 0, MASKED], np.uint8)], lambda *args: None)
+        checker = ledger.tasks[0].checker = FakeChecker()
+        ledger.acquire(0)
+        assert checker.asked == [1]
 
 
 class TestResume:

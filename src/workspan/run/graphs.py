@@ -11,8 +11,8 @@ from workspan.errors import ConfigurationError
 from workspan.grid import Block, BlockStatus, Layout, as_roi
 from workspan.grid.block import box_roi
 from workspan.grid.neighbours import ConflictGraph
+from workspan.run.checks import check_function_of
 from workspan.run.pipeline import Pipeline
-from workspan.run.stores import check_function_of
 from workspan.schedule.ledger import Ledger
 
 if TYPE_CHECKING:

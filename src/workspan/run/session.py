@@ -12,6 +12,7 @@ from workspan.engines.base import Job, WorkerTask
 from workspan.engines.serial import Serial
 from workspan.errors import AbandonedError
 from workspan.report.aggregate import TaskAggregate
+from workspan.run.checks import CheckThread, hang_in_checks
 from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
 from workspan.run.stores import open_stores, skip_known_blocks
@@ -123,6 +124,7 @@ class Session:
             self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir)
             skip_known_blocks(self.ledger, self.tasks, stores, self.record)
             on_error.pop_all()
+        self._checks: CheckThread | None = None
         self._next_flush = clock.start + FLUSH_SECONDS
 
     def _skipped(self, task: int, indices: list[int], reason: SkipReason) -> None:
@@ -174,6 +176,11 @@ class Session:
         """
         dispatcher = Dispatcher(self.ledger, self.record, resources=resources)
         engine.open(self.job())
+        if engine.has_workers and any(task.check_function is not None for task in self.tasks):
+            # The calling thread serves workers: it must not wait for a check function.
+            self._checks = self._resources.enter_context(CheckThread(self.ledger, self.tasks, engine.wake))
+        else:
+            hang_in_checks(self.ledger, self.tasks)
         with Interrupts(engine.wake, raise_now=not engine.has_workers) as interrupts:
             try:
                 self._loop(dispatcher, engine, interrupts, on_change, debug=debug)
@@ -208,6 +215,8 @@ class Session:
                 if debug and isinstance(engine, Serial) and engine.exception is not None:
                     raise engine.exception
             time = now()
+            for checked in self._checks.events() if self._checks is not None else ():
+                _act(engine, dispatcher.handle(checked, time))
             _act(engine, dispatcher.tick(time))
             if time >= self._next_flush:
                 self._flush(time)

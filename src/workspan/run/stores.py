@@ -6,15 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import ConfigurationError
-from workspan.grid import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from contextlib import ExitStack
 
     from workspan.run.record import RunRecord
     from workspan.run.task import Task
-    from workspan.schedule.events import SkipReason
     from workspan.schedule.ledger import Ledger
     from workspan.store.tracking import TrackingStore
 
@@ -70,13 +68,7 @@ def open_stores(tasks: Sequence[Task], block_tracking: bool, stack: ExitStack) -
 def skip_known_blocks(
     ledger: Ledger, tasks: Sequence[Task], stores: Sequence[TrackingStore | None], record: RunRecord
 ) -> None:
-    """Complete blocks that were done before or are masked, and hang the check functions in.
-
-    The order is: done flag, skip mask, check function.
-    """
-    for blocks, task in zip(ledger.tasks, tasks, strict=True):
-        if task.check_function is not None:
-            blocks.precheck = check_function_of(task)
+    """Complete blocks that were done before or are masked."""
     if not any(store is not None for store in stores) and all(task.skip_mask is None for task in tasks):
         return
     import numpy as np
@@ -93,28 +85,3 @@ def skip_known_blocks(
         else:
             flags.append(done)
     skip_known(ledger, flags, record.blocks_skipped)
-
-
-def check_function_of(task: Task) -> Callable[[int], SkipReason | None]:
-    """Return the check function of *task* as a pre-check of indices: an exception means not done, and is told once."""
-    layout, task_id, function = task.layout, task.task_id, task.check_function
-    assert function is not None
-    warned = False
-
-    def check(index: int) -> SkipReason | None:
-        nonlocal warned
-        try:
-            return "check" if function(Block.at(layout, index, task_id)) else None
-        except Exception:
-            if not warned:
-                warned = True
-                logger.warning(
-                    "check_function of task %r raised for block %d; the block counts as not done, and further errors "
-                    "of it are not shown",
-                    task_id,
-                    layout.block_id(index),
-                    exc_info=True,
-                )
-            return None
-
-    return check

@@ -20,7 +20,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from workspan.errors import ConfigurationError, StalledError
-from workspan.schedule.events import Ended, KillWorker, Ready, Returned, Send, StartWorker, StopWorker
+from workspan.schedule.events import Checked, Ended, KillWorker, Ready, Returned, Send, StartWorker, StopWorker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,6 +141,9 @@ class Dispatcher:
             time of the worker.
         """
         at = now if arrived is None else arrived
+        if isinstance(event, Checked):
+            self.ledger.changed.add(event.task)
+            return self._settle(now, balance=self._tasks[event.task].live == 0)
         slot = self.slots.get(event.worker)
         if slot is None:
             return []
@@ -267,12 +270,16 @@ class Dispatcher:
         state.first_worker_error = state.first_worker_error or text
         state.last_worker_error = text
 
+    @staticmethod
+    def _unpark(slot: Slot, entry: _TaskSlots) -> None:
+        if slot.parked:
+            entry.parked.remove(slot)  # the first one, but for workers that died
+            slot.parked = False
+
     def _release_slot(self, slot: Slot) -> None:
         entry = self._tasks[slot.task]
         entry.live -= 1
-        if slot.parked:
-            entry.parked.remove(slot)
-            slot.parked = False
+        self._unpark(slot, entry)
         if self._free is not None:
             for name, amount in entry.blocks.spec.requires.items():
                 self._free[name] += amount
@@ -290,9 +297,10 @@ class Dispatcher:
                 ledger.changed.discard(task)
                 entry = self._tasks[task]
                 while entry.parked and entry.blocks.state.ready_count:
-                    slot = entry.parked.popleft()
-                    slot.parked = False
+                    slot = entry.parked[0]
                     self._serve(slot, now, out)
+                    if not slot.held:
+                        break  # ready blocks whose answer from the check function is not there yet
                 balance = balance or (entry.blocks.state.ready_count > 0 and entry.live == 0)
         if balance and not self._stopping:
             self._balance(now, out)
@@ -314,7 +322,7 @@ class Dispatcher:
             held = len(slot.held)
             # Ahead only while every live worker could have as much.
             if held and (held >= entry.ahead or state.ready_count < held * entry.live):
-                return
+                break
             index = None if self._stopping else self.ledger.acquire(slot.task)
             if index is None:
                 break
@@ -323,7 +331,9 @@ class Dispatcher:
             if len(slot.held) == 1:
                 self._begin(slot, now, idle_seconds=now - slot.free_since)
             out.append(Send(slot.worker, index))
-        if not slot.held and not slot.parked:
+        if slot.held:
+            self._unpark(slot, entry)
+        elif not slot.parked:
             slot.parked = True
             entry.parked.append(slot)
 

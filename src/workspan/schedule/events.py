@@ -64,7 +64,14 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """The last lines that it wrote to its error stream."""
 
 
-Event = Ready | Returned | Ended
+class Checked(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """An answer of a task's check function has come in; it says nothing of a worker."""
+
+    task: int
+    worker: int = -1
+
+
+Event = Ready | Returned | Ended | Checked
 
 
 # -- decisions: to an engine -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from workspan.grid.neighbours import ConflictGraph
 from workspan.schedule.state import TaskState
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
     from workspan.schedule.spec import PipelineSpec, TaskSpec
 
 _SMALL = 1 << 16
+
+CHECKED_AHEAD = 64
+"""For how many blocks of a task the check function is asked before they are due."""
+
+
+class Checker(Protocol):
+    """Asks a task's check function outside the scheduler's loop.
+
+    Answers may come in any order; blocks are handed out in theirs.
+    """
+
+    def ask(self, index: int) -> None:
+        """Have the function asked about a block."""
+
+    def answer(self, index: int) -> bool | None:
+        """Return, once, whether the block was done before; ``None``: not known yet."""
 
 
 class TaskBlocks:
@@ -45,6 +61,11 @@ class TaskBlocks:
         self.source: Iterator[int] | None = None
         """Blocks that are ready from the start, in the order in which they are handed out."""
         self.precheck: Callable[[int], SkipReason | None] | None = None
+        """Says at once whether a block need not run, and why."""
+        self.checker: Checker | None = None
+        """Finds out by and by whether a block was done before; asked after :attr:`precheck`."""
+        self.asked: deque[int] = deque()
+        """Blocks about which the checker was asked, in the order in which they are handed out."""
         most = (self.conflict.most_inputs if self.conflict else 0) + sum(r.most_inputs for r in upstream.values())
         self.orphan_mark = 0
         self.satisfied = memoryview(b"")
@@ -55,6 +76,15 @@ class TaskBlocks:
         if not upstream:
             self.source = layout.level_blocks(0)
             self.state.ready_count = layout.level_size(0)
+
+    def next_candidate(self) -> int | None:
+        """Take the next ready block out of the queue: those ready from the start first, then by and by."""
+        if self.source is not None:
+            index = next(self.source, None)
+            if index is not None:
+                return index
+            self.source = None
+        return self.fifo.popleft() if self.fifo else None
 
     def num_inputs(self, index: int) -> int:
         """For how many blocks, of this and of other tasks, block *index* waits."""
@@ -106,33 +136,35 @@ class Ledger:
     def acquire(self, task: int) -> int | None:
         """Hand out the next ready block of *task* and count it as processing; ``None`` if none is ready.
 
-        Blocks that the task's pre-check finds done are completed on the way.
+        Blocks that need not run are completed on the way. With a checker, ``None`` may also mean that its answer about
+        the next block has not come yet.
         """
         blocks = self.tasks[task]
         state = blocks.state
         if state.abandoned:
             return None
         while True:
-            index = None
-            if blocks.source is not None:
-                index = next(blocks.source, None)
+            if blocks.checker is None:
+                index = blocks.next_candidate()
                 if index is None:
-                    blocks.source = None
-            if index is None:
-                if not blocks.fifo:
                     return None
-                index = blocks.fifo.popleft()
-            state.ready_count -= 1
+                reason = blocks.precheck(index) if blocks.precheck is not None else None
+            else:
+                self._ask_ahead(task, blocks, blocks.checker)
+                if not blocks.asked:
+                    return None
+                done = blocks.checker.answer(blocks.asked[0])
+                if done is None:
+                    return None
+                index = blocks.asked.popleft()
+                reason = "check" if done else None
             state.started = True
-            reason = blocks.precheck(index) if blocks.precheck is not None else None
             if reason is None:
+                state.ready_count -= 1
                 state.processing_count += 1
                 blocks.in_flight.add(index)
                 return index
-            state.completed_count += 1
-            state.skipped_count += 1
-            self._on_skip(task, [index], reason)
-            self._unlock(task, blocks, index)
+            self._skip(task, blocks, index, reason)
 
     def complete(self, task: int, index: int) -> bool:
         """Count a block in flight as completed and unlock what waits for it.
@@ -180,7 +212,7 @@ class Ledger:
         return True
 
     def give_back(self, task: int, index: int) -> None:
-        """Return a block that was handed out but never started: it was no attempt, and is the next one to be handed out."""
+        """Return a block that was handed out but never started: it was no attempt, and it is the next to go out."""
         blocks = self.tasks[task]
         if index in blocks.in_flight:
             blocks.in_flight.remove(index)
@@ -205,6 +237,7 @@ class Ledger:
                 state.ready_count = state.processing_count = 0
                 blocks.in_flight.clear()
                 blocks.fifo.clear()
+                blocks.asked.clear()
                 blocks.source = None
             todo += [(down, "upstream task abandoned") for down in blocks.downstream]
 
@@ -217,6 +250,29 @@ class Ledger:
         return not self.is_done() and not any(b.state.ready_count or b.state.processing_count for b in self.tasks)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _ask_ahead(self, task: int, blocks: TaskBlocks, checker: Checker) -> None:
+        """Ask the checker about the next blocks, as far as the look-ahead goes."""
+        while len(blocks.asked) < CHECKED_AHEAD:
+            index = blocks.next_candidate()
+            if index is None:
+                return
+            reason = blocks.precheck(index) if blocks.precheck is not None else None
+            if reason is not None:
+                self._skip(task, blocks, index, reason)
+                continue
+            blocks.asked.append(index)
+            checker.ask(index)
+
+    def _skip(self, task: int, blocks: TaskBlocks, index: int, reason: SkipReason) -> None:
+        """Complete a ready block that need not run."""
+        state = blocks.state
+        state.started = True
+        state.ready_count -= 1
+        state.completed_count += 1
+        state.skipped_count += 1
+        self._on_skip(task, [index], reason)
+        self._unlock(task, blocks, index)
 
     def _unlock(self, task: int, blocks: TaskBlocks, index: int) -> None:
         if blocks.conflict is not None:

@@ -61,7 +61,7 @@ def skip_known(
         skipped.append(done if done.any() else None)
         flat = whole.reshape(-1)
         if flat.any():
-            blocks.precheck = _lookup(memoryview(np.ascontiguousarray(flat)), blocks.precheck)
+            blocks.precheck = _lookup(memoryview(np.ascontiguousarray(flat)))
         reasons: tuple[tuple[int, SkipReason], ...] = ((DONE, "done"), (MASKED, "mask"))
         for value, reason in reasons:
             indices = np.flatnonzero(done.reshape(-1) & (flat == value))
@@ -69,16 +69,9 @@ def skip_known(
                 on_skip(number, indices, reason)
 
 
-def _lookup(
-    flat: memoryview, otherwise: Callable[[int], SkipReason | None] | None
-) -> Callable[[int], SkipReason | None]:
-    def precheck(index: int) -> SkipReason | None:
-        flag = flat[index]
-        if flag:
-            return "done" if flag == DONE else "mask"
-        return otherwise(index) if otherwise is not None else None
-
-    return precheck
+def _lookup(flat: memoryview) -> Callable[[int], SkipReason | None]:
+    reasons: tuple[SkipReason | None, ...] = (None, "done", "mask")
+    return lambda index: reasons[flat[index]]
 
 
 def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relation, Bools | None]]) -> Bools:
