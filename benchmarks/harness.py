@@ -19,6 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("workspan", "daisy", "numpy", "zarr", "msgspec")
+LOAD_BEFORE = os.getloadavg()[0]  # of others, since it is taken before the first round
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def compare(
     row = Row(what, unit, best["ours"], best["peer"], median["ours"], median["peer"], target)
     verdict = "met" if row.met else "MISSED"
     print(
-        f"{what}: ours {row.ours:.1f}, peer {row.peer:.1f} {unit}: ratio {row.ratio:.2f}, target {target:g} {verdict}",
+        f"{what}: ours {row.ours:.1f}, peer {row.peer:.1f} {unit}: ratio {row.ratio:.2f}, target {target:.2g} {verdict}",
         flush=True,
     )
     return row
@@ -86,6 +87,7 @@ def machine() -> dict[str, Any]:
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "system": f"{platform.system()} {platform.release()}",
+        "load_before": round(LOAD_BEFORE, 1),
         "python": platform.python_version(),
         "versions": versions,
         "date": datetime.now(UTC).date().isoformat(),
@@ -122,14 +124,15 @@ def table(folder: Path) -> str:
             "",
             f"## {record['name']}",
             "",
-            f"{m['date']}, {m['cores']} x {m['cpu']}, {m['system']}, Python {m['python']}, {versions}.",
+            f"{m['date']}, {m['cores']} x {m['cpu']} (load before: {m['load_before']}), {m['system']}, "
+            f"Python {m['python']}, {versions}.",
             "",
             f"| what | unit | ours | {record['peer']} | ratio | target | met? |",
             "| --- | --- | ---: | ---: | ---: | ---: | --- |",
         ]
         parts += [
             f"| {row['what']} | {row['unit']} | {row['ours']:.1f} | {row['peer']:.1f} | {row['ratio']:.2f} "
-            f"| <= {row['target']:g} | {'yes' if row['met'] else '**no**'} |"
+            f"| <= {row['target']:.2g} | {'yes' if row['met'] else '**no**'} |"
             for row in record["rows"]
         ]
     return "\n".join(parts) + "\n"
