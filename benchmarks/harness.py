@@ -63,10 +63,8 @@ def compare(
     median = {name: statistics.median(found) for name, found in values.items()}
     row = Row(what, unit, best["ours"], best["peer"], median["ours"], median["peer"], target)
     verdict = "met" if row.met else "MISSED"
-    print(
-        f"{what}: ours {row.ours:.1f}, peer {row.peer:.1f} {unit}: ratio {row.ratio:.2f}, target {target:.2g} {verdict}",
-        flush=True,
-    )
+    figures = f"ours {row.ours:.1f}, peer {row.peer:.1f} {unit}, ratio {row.ratio:.2f}"
+    print(f"{what}: {figures}; at most {target:.2g}: {verdict}", flush=True)
     return row
 
 
