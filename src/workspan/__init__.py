@@ -18,7 +18,8 @@ _HOMES = {
     "measure.profile": ("BlockStats", "profile_block"),
     "measure.sections": ("section",),
     "measure.stats": ("Stat",),
-    "report.task": ("RunReport", "TaskReport", "WorkerRecord"),
+    "report.parts": ("WorkerRecord",),
+    "report.task": ("RunReport", "TaskReport"),
     "run.graphs": (
         "BlockwiseDependencyGraph",
         "DependencyGraph",
@@ -109,7 +110,8 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats, profile_block
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
-    from workspan.report.task import RunReport, TaskReport, WorkerRecord
+    from workspan.report.parts import WorkerRecord
+    from workspan.report.task import RunReport, TaskReport
     from workspan.run.graphs import (
         BlockwiseDependencyGraph,
         DependencyGraph,

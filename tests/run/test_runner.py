@@ -249,7 +249,7 @@ class TestReturnValues:
             workspan.run_blockwise(line(1, lambda b: None), multiprocessing=False, engine="serial")
         with pytest.raises(ConfigurationError, match=r"resource_tracking=True but no folder"):
             run(line(1, lambda b: None, resource_tracking=True))
-        with pytest.raises(ConfigurationError, match="host='10.0.0.1'"):
+        with pytest.raises(ConfigurationError, match=r"host='10\.0\.0\.1'"):
             workspan.run_blockwise(line(1, lambda b: None), host="10.0.0.1")
 
     def test_two_tasks_cannot_share_a_store(self, tmp_path):
@@ -403,9 +403,9 @@ class TestWorkers:
     def test_an_unserialisable_function_is_refused_before_anything_starts(self):
         """B73: the error names the function and the remedies."""
         lock = threading.Lock()
+
+        def work(block, lock=lock):
+            return lock
+
         with pytest.raises(RuntimeError, match=r"work"):
-
-            def work(block, lock=lock):
-                return lock
-
             run(line(1, work), "processes")

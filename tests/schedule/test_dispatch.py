@@ -7,11 +7,11 @@ from collections import Counter, deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workspan.measure.profile import BlockStats
 
 from helpers.pipelines import Record, brute_inputs, check_counts, descendants, pipelines
 from workspan.errors import ConfigurationError
 from workspan.grid import Layout
+from workspan.measure.profile import BlockStats
 from workspan.schedule.dispatch import TICK_SECONDS, Dispatcher
 from workspan.schedule.events import Ended, KillWorker, Ready, Returned, Send, StartWorker, StopWorker
 from workspan.schedule.ledger import Ledger

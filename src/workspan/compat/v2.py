@@ -14,7 +14,7 @@ from typing import Any
 from workspan.compat import v1_compat
 from workspan.compat.v1_compat import *  # noqa: F403
 from workspan.errors import UsageTypeError
-from workspan.run.task import Task as _Task
+from workspan.run import task
 
 _OLD = {
     "num_workers": "max_workers",
@@ -25,7 +25,7 @@ _OLD = {
 __all__ = v1_compat.__all__
 
 
-class Task(_Task):
+class Task(task.Task):  # type: ignore[no-redef]  # replaces the lenient one on purpose
     """A :class:`workspan.Task` that refuses daisy's 1.x keywords.
 
     Raises

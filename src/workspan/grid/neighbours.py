@@ -6,9 +6,10 @@ So a block's dependents cost what they number, and tables have one entry per *ax
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from workspan.errors import ConfigurationError
 
@@ -40,7 +41,7 @@ class ConflictGraph:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._axes: list[tuple[int, Sequence[int]]] = []
+        self._axes: list[tuple[int, _Classes]] = []
         self._dependents: dict[int, tuple[Neighbour, ...]] = {}
         size = 1
         for count, k, stride in zip(layout.counts, layout.level_strides, layout.strides, strict=True):
@@ -53,11 +54,12 @@ class ConflictGraph:
     @property
     def most_inputs(self) -> int:
         """Upper bound of the number of blocks that one block waits for."""
-        return 2 ** sum(k > 1 for k in self.layout.level_strides)
+        return 1 << sum(k > 1 for k in self.layout.level_strides)
 
     def dependents(self, index: int) -> tuple[Neighbour, ...]:
         """Return the blocks that wait for block *index*, in order of their ids, with the number of inputs of each."""
-        key, rest = 0, index
+        key: int = 0
+        rest = index
         for stride, classes in self._axes:
             at, rest = divmod(rest, stride)
             key += classes[at]
@@ -89,6 +91,10 @@ class ConflictGraph:
                 yield layout.index(moved)
 
 
+class _Classes(Protocol):
+    def __getitem__(self, at: int, /) -> int: ...
+
+
 class _AxisClasses:
     """Class numbers of the positions of one axis, already multiplied by the size of the axes before it."""
 
@@ -101,11 +107,9 @@ class _AxisClasses:
         above = min(self._count - 1 - at, self._reach)
         return ((at % self._k * (self._reach + 1) + below) * (self._reach + 1) + above) * self._scale
 
-    def __len__(self) -> int:
-        return self._count
 
-
-class Axis(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Axis:
     """One axis of a relation between two layouts."""
 
     source_begin: int

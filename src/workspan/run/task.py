@@ -282,13 +282,13 @@ class Task:
         """Run *other* after this task, block by block."""
         from workspan.run.pipeline import Pipeline
 
-        return Pipeline.from_task(self) + other
+        return Pipeline.from_task(self).__add__(other)
 
     def __or__(self, other: Any) -> Pipeline:
         """Run *other* beside this task."""
         from workspan.run.pipeline import Pipeline
 
-        return Pipeline.from_task(self) | other
+        return Pipeline.from_task(self).__or__(other)
 
     def __repr__(self) -> str:
         return f"Task({self.task_id!r}, {self.layout.num_blocks:,} blocks of {self.layout.write_shape})"

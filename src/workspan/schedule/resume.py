@@ -61,7 +61,7 @@ def skip_known(
         skipped.append(done if done.any() else None)
         flat = whole.reshape(-1)
         if flat.any():
-            blocks.precheck = _lookup(memoryview(np.ascontiguousarray(flat)))
+            blocks.precheck = _lookup(flat.tobytes())
         reasons: tuple[tuple[int, SkipReason], ...] = ((DONE, "done"), (MASKED, "mask"))
         for value, reason in reasons:
             indices = np.flatnonzero(done.reshape(-1) & (flat == value))
@@ -69,7 +69,7 @@ def skip_known(
                 on_skip(number, indices, reason)
 
 
-def _lookup(flat: memoryview) -> Callable[[int], SkipReason | None]:
+def _lookup(flat: bytes) -> Callable[[int], SkipReason | None]:
     reasons: tuple[SkipReason | None, ...] = (None, "done", "mask")
     return lambda index: reasons[flat[index]]
 
@@ -108,7 +108,7 @@ def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relatio
     state.ready_count = sum(len(indices) for indices in ready)
     state.started = state.started or total > 0
     if len(blocks.satisfied):
-        blocks.satisfied[:] = memoryview(np.ascontiguousarray(got.reshape(-1).astype(blocks.satisfied.format)))
+        np.asarray(blocks.satisfied)[:] = got.reshape(-1)
     blocks.source = chain.from_iterable(map(_numbers, ready))
     return skipped
 
