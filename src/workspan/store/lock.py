@@ -94,10 +94,14 @@ class StoreLock:
                 continue  # another run has just removed the empty folder
             try:
                 if self._take(fd):
-                    data = msgspec.json.encode(self._me)
-                    os.pwrite(fd, data, 0)
-                    os.ftruncate(fd, len(data))
                     self._fd, fd = fd, -1
+                    data = msgspec.json.encode(self._me)
+                    try:
+                        os.pwrite(self._fd, data, 0)
+                        os.ftruncate(self._fd, len(data))
+                    except OSError:
+                        self.release()
+                        raise
                     return
             finally:
                 if fd >= 0:
@@ -156,7 +160,7 @@ class StoreLock:
         fd, self._fd = self._fd, -1
         _held.discard(self)
         with suppress(OSError):
-            if not self.is_lease or _read_holder(fd) == self._me:
+            if not self.is_lease or _read_holder(fd) in (self._me, None):
                 self.path.unlink()  # before the lock is free, so that nobody locks a file that is about to go
         os.close(fd)
         with suppress(OSError):

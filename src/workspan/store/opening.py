@@ -186,6 +186,9 @@ def _open_or_create(group: Path, layout: Layout, tracked: bool, task_id: str | N
     found = {name: _check_array(group, name, shape, owned=owned) for name in ARRAYS}
     steps = step_names(group, shape)
     done, failures = check_cells(group, shape, found)
+    if node is None and (done.any() or failures.any()):
+        # The flags may be those of another layout: used by number they would skip the wrong regions.
+        raise damaged(group, NODE_FILE, "it is missing, so nobody can tell for which layout the blocks are done")
 
     # Nothing was written up to here; only the disk can refuse from here on.
     created = [name for name in ((*ALWAYS, *TRACKED) if tracked else ALWAYS) if found[name].state == "absent"]

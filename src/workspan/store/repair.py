@@ -168,7 +168,8 @@ def _is_store(group: Path) -> bool:
 def _hash_of(fields: Node) -> str | None:
     try:
         total, read, write = (
-            (tuple(fields[key]["offset"]), tuple(fields[key]["shape"])) for key in ("total_roi", "read_roi", "write_roi")
+            (tuple(fields[key]["offset"]), tuple(fields[key]["shape"]))
+            for key in ("total_roi", "read_roi", "write_roi")
         )
         return layout_hash(Layout(*total, *read, *write, fields["fit"], False))
     except Exception:  # whatever is wrong with what is written there

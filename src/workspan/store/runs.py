@@ -26,7 +26,7 @@ Run = dict[str, Any]
 LONGEST_LINE_BYTES = 64 << 20
 """A longer line is damaged; no more than this is held in memory."""
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 64 << 10
 _BLOCK_BYTES = 64 << 10
 
 
