@@ -20,8 +20,6 @@ class Interrupts:
     ----------
     wake
         Called from the signal handler, so that a loop which waits notices at once.
-    raise_now
-        Raise ``KeyboardInterrupt`` where the program is, for a run whose blocks run in this thread.
 
     Attributes
     ----------
@@ -29,13 +27,16 @@ class Interrupts:
         The first signal, or ``None``.
     count
         How many came: the second one means at once.
+    armed
+        Set while a block runs in this thread: then the signal raises ``KeyboardInterrupt`` in it. Elsewhere it only
+        leaves a note, so that it cannot tear what is being recorded.
     """
 
-    def __init__(self, wake: Callable[[], None], *, raise_now: bool = False) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         self.received: signal.Signals | None = None
         self.count = 0
         self._wake = wake
-        self._raise_now = raise_now
+        self.armed = False
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -56,6 +57,7 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
         self.count += 1
-        if self._raise_now:
+        if self.armed:
+            self.armed = False
             raise KeyboardInterrupt
         self._wake()

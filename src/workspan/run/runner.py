@@ -90,7 +90,7 @@ def run_blockwise(
     """
     if host is not None:
         raise ConfigurationError(f"host={host!r}: workers on other machines are not supported by this version")
-    chosen, debug = _engine(engine, multiprocessing)
+    chosen = _engine(engine, multiprocessing)
     pipeline = Pipeline.of(pipeline)
     clock = RunClock()
     session = Session(
@@ -100,12 +100,15 @@ def run_blockwise(
         clock=clock,
         block_tracking=block_tracking,
         log_dir=_log_dir(),
-        has_workers=chosen.has_workers,
+        has_workers=chosen is not None and chosen.has_workers,
     )
     display = Display(session, progress=progress, summary=summary)
     with _reported(session, display):
         display.start()
-        session.drive(chosen, display.update, resources=resources, debug=debug)
+        if chosen is None:
+            session.drive_inline(display.update)
+        else:
+            session.drive(chosen, display.update, resources=resources)
     if return_states:
         return session.snapshot()
     report = session.end()
@@ -145,21 +148,21 @@ def _with_record(error: BaseException, report: RunReport, states: dict[str, Task
     return error
 
 
-def _engine(engine: str | Engine | None, multiprocessing: bool) -> tuple[Engine, bool]:
-    """Return the engine, and whether the first exception goes to the caller unchanged."""
+def _engine(engine: str | Engine | None, multiprocessing: bool) -> Engine | None:
+    """Return the engine; ``None`` for the debug mode."""
     from workspan.engines import Processes, Serial
 
     if engine is None:
-        return (Processes(), False) if multiprocessing else (Serial(keep_exceptions=True), True)
+        return Processes() if multiprocessing else None
     if not multiprocessing:
         raise UsageTypeError(f"multiprocessing=False and engine={engine!r} contradict each other: pass engine= only")
     if engine == "serial":
-        return Serial(), False
+        return Serial()
     if engine == "processes":
-        return Processes(), False
+        return Processes()
     if isinstance(engine, str):
         raise ConfigurationError(f"engine={engine!r} is not known: use one of {', '.join(map(repr, ENGINES))}")
-    return engine, False
+    return engine
 
 
 def _run_id(clock: RunClock) -> str:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.base import Job, WorkerTask
-from workspan.engines.serial import Serial
 from workspan.errors import AbandonedError
 from workspan.report.aggregate import TaskAggregate
 from workspan.run.checks import CheckThread, hang_in_checks
+from workspan.run.inline import run_inline
 from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
 from workspan.run.stores import open_stores, skip_known_blocks
@@ -159,7 +159,6 @@ class Session:
         on_change: Callable[[], Any],
         *,
         resources: Mapping[str, int] | None,
-        debug: bool = False,
     ) -> None:
         """Run to the end.
 
@@ -171,8 +170,6 @@ class Session:
             Called after events were handled, to keep a display up to date.
         resources
             Limits of what live workers may require together.
-        debug
-            The first exception that a block raises goes to the caller unchanged; needs an engine that keeps it.
         """
         dispatcher = Dispatcher(self.ledger, self.record, resources=resources)
         engine.open(self.job())
@@ -181,9 +178,9 @@ class Session:
             self._checks = self._resources.enter_context(CheckThread(self.ledger, self.tasks, engine.wake))
         else:
             hang_in_checks(self.ledger, self.tasks)
-        with Interrupts(engine.wake, raise_now=not engine.has_workers) as interrupts:
+        with Interrupts(engine.wake) as interrupts:
             try:
-                self._loop(dispatcher, engine, interrupts, on_change, debug=debug)
+                self._loop(dispatcher, engine, interrupts, on_change)
             except KeyboardInterrupt:
                 self.outcome, self.signal = "interrupted", signal.SIGINT
             except BaseException:
@@ -200,26 +197,23 @@ class Session:
         engine: Engine,
         interrupts: Interrupts,
         on_change: Callable[[], Any],
-        *,
-        debug: bool,
     ) -> None:
         now = self.clock.now
         _act(engine, dispatcher.start(now()))
         kill_at = float("inf")
         while not dispatcher.finished:
             wait = min(dispatcher.wait_seconds(now()), max(0.0, kill_at - now()))
+            interrupts.armed = not engine.has_workers
             events = engine.poll(wait)
+            interrupts.armed = False
             arrived = now()
             for event in events:
                 _act(engine, dispatcher.handle(event, now(), arrived))
-                if debug and isinstance(engine, Serial) and engine.exception is not None:
-                    raise engine.exception
             time = now()
             for checked in self._checks.events() if self._checks is not None else ():
                 _act(engine, dispatcher.handle(checked, time))
             _act(engine, dispatcher.tick(time))
-            if time >= self._next_flush:
-                self._flush(time)
+            self.keep_safe(time)
             on_change()
             if interrupts.received is not None:
                 if not dispatcher.stopping:
@@ -236,6 +230,26 @@ class Session:
         for event in engine.close(0.0):
             dispatcher.handle(event, now())
         self._flush(now())
+
+    def drive_inline(self, on_change: Callable[[], Any]) -> None:
+        """Run to the end in the calling thread, in the debug mode."""
+        hang_in_checks(self.ledger, self.tasks)
+        with Interrupts(lambda: None) as interrupts:
+            try:
+                run_inline(self, on_change, interrupts)
+            except KeyboardInterrupt:
+                self.outcome = "interrupted"
+                self.signal = interrupts.received or signal.SIGINT
+            except BaseException:
+                self.outcome = "error"
+                raise
+            finally:
+                self._flush(self.clock.now())
+
+    def keep_safe(self, time: float) -> None:
+        """Flush the stores if that is due."""
+        if time >= self._next_flush:
+            self._flush(time)
 
     def _flush(self, time: float) -> None:
         self._next_flush = time + FLUSH_SECONDS

@@ -1,0 +1,87 @@
+"""The debug mode: blocks run one after another in the calling thread, and their exceptions are the caller's.
+
+There is no engine, worker, deadline or budget; the ledger and the record are those of every other run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workspan.engines.block import run_block
+from workspan.engines.failure import failure_text
+from workspan.errors import ConfigurationError, StalledError
+from workspan.grid import Block
+from workspan.measure.profile import Profile, close_counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workspan.run.interrupt import Interrupts
+    from workspan.run.session import Session
+
+_UPDATE_SECONDS = 0.05
+_NO_WORKER = 0
+
+
+def run_inline(session: Session, on_change: Callable[[], Any], interrupts: Interrupts) -> None:
+    """Run every block of *session*, tasks in pipeline order.
+
+    Raises
+    ------
+    BaseException
+        Whatever a block function raised, unchanged, at its first occurrence; the attempt is counted.
+    ConfigurationError
+        A task has no block function.
+    """
+    for task in session.tasks:
+        if task.process_function is None:
+            raise ConfigurationError(
+                f"task {task.task_id!r} has no process_function: without worker processes there is nobody else to run "
+                "its blocks"
+            )
+    try:
+        while sum(_run_ready(session, number, on_change, interrupts) for number in range(len(session.tasks))):
+            pass
+    finally:
+        close_counters()
+    if not session.ledger.is_done():
+        raise StalledError("blocks are unfinished, yet none is ready: please report this with the pipeline's layout")
+
+
+def _run_ready(session: Session, number: int, on_change: Callable[[], Any], interrupts: Interrupts) -> int:
+    """Run the blocks of one task until none is ready; return how many ran."""
+    task, book = session.tasks[number], session.record.books[number]
+    ledger, record, now = session.ledger, session.record, session.clock.now
+    function, layout, task_id = task.process_function, book.layout, task.task_id
+    assert function is not None
+    profile = Profile() if book.tracked else None
+    ran = 0
+    due = 0.0
+    while (index := ledger.acquire(number)) is not None:
+        if interrupts.received is not None:
+            raise KeyboardInterrupt
+        ran += 1
+        block = Block.at(layout, index, task_id)
+        record.block_granted(number, index, _NO_WORKER)
+        began = now()
+        try:
+            interrupts.armed = True
+            outcome = run_block(function, block, profile, pass_on=(BaseException,))
+            interrupts.armed = False
+        except Exception as error:
+            final = ledger.fail(number, index) or False
+            record.attempt_failed(number, index, _NO_WORKER, began, now(), "error", failure_text(error), final)
+            raise
+        ended = now()
+        if outcome.ok:
+            ledger.complete(number, index)
+            record.block_done(number, index, _NO_WORKER, began, ended, outcome.stats, outcome.steps)
+        else:
+            final = ledger.fail(number, index) or False
+            error_text = outcome.error or ""
+            record.attempt_failed(number, index, _NO_WORKER, began, ended, "error", error_text, final)
+        if ended >= due:
+            due = ended + _UPDATE_SECONDS
+            session.keep_safe(ended)
+            on_change()
+    return ran

@@ -1,0 +1,132 @@
+"""Ctrl-C and SIGTERM: nothing is lost, and no process survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from workspan.run.session import GRACE_SECONDS
+
+SCRIPT = textwrap.dedent(
+    """
+    import os, sys, time
+    from pathlib import Path
+    import workspan as ws
+
+    folder, mode = Path(sys.argv[1]), sys.argv[2]
+    ws.logging.set_log_basedir(folder / "logs")
+
+    def work(block):
+        (folder / f"began.{block.block_id[1]}.{os.getpid()}").touch()
+        if block.block_id[1] >= 2 and not (folder / "go").exists():
+            while True:
+                time.sleep(0.01)
+
+    task = ws.Task(
+        "t", ws.Roi((0,), (60,)), ws.Roi((0,), (10,)), ws.Roi((0,), (10,)), work,
+        read_write_conflict=False, max_workers=2, tracking_path=folder / "store", resource_tracking=True,
+    )
+    kwargs = {"multiprocessing": False} if mode == "debug" else {"engine": mode}
+    try:
+        ok = ws.run_blockwise(task, progress=False, **kwargs)
+    except KeyboardInterrupt as stop:
+        blocks = stop.run_report["t"].blocks
+        print("interrupted", blocks.count, blocks.failures, stop.daisy_states["t"].completed_count, flush=True)
+        sys.exit(130)
+    print("ended", ok, task.report().blocks.skipped, flush=True)
+    """
+)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Start the script in a mode and return the process once two blocks are done and others hang."""
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    started = []
+
+    def start(mode, *, wait=True):
+        process = subprocess.Popen(
+            [sys.executable, str(file), str(tmp_path), mode],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        hanging = 1 if mode in ("serial", "debug") else 2
+        pause = threading.Event()
+        while wait and len(list(tmp_path.glob("began.[2-9].*"))) < hanging:
+            assert process.poll() is None, process.communicate()
+            pause.wait(0.01)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def workers(folder, driver):
+    """Pids of the processes that ran blocks, without the driver's."""
+    return {int(path.name.rsplit(".", 1)[1]) for path in folder.glob("began.*")} - {driver}
+
+
+@pytest.mark.parametrize("mode", ["debug", "serial", "processes"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_an_interrupted_run_keeps_what_was_done_and_goes_on_there(script, tmp_path, mode, number):
+    """B71, R20, KF-30: exit 130 or 143, the report says interrupted, no worker survives, and the next run skips
+    exactly what was done.
+    """
+    process = script(mode)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], (out, err)
+    if number == signal.SIGINT:
+        assert "interrupted 2 0 2" in out
+    assert "Interrupted" in out
+    assert "Traceback" not in err
+    for pid in workers(tmp_path, process.pid):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert '"outcome":"interrupted"' in (tmp_path / "store" / "runs.jsonl").read_text().replace(" ", "")
+    (tmp_path / "go").touch()
+    out, err = script(mode, wait=False).communicate(timeout=20)
+    assert "ended True 2" in out, (out, err)
+
+
+def test_a_second_signal_ends_at_once(script):
+    """B71, R20: blocks in flight get a grace of seconds, but not after a second Ctrl-C."""
+    process = script("processes")
+    process.send_signal(signal.SIGINT)
+    threading.Event().wait(0.5)  # two signals that are sent together arrive as one
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=GRACE_SECONDS - 1)
+    assert process.returncode == 130
+
+
+def test_a_run_in_a_thread_touches_no_signal_handler(tmp_path):
+    """R22, R66: outside the main thread the run works and leaves the handlers alone; in it they are restored."""
+    import workspan as ws
+
+    roi = ws.Roi((0,), (10,))
+    task = ws.Task("t", roi, roi, roi, lambda block: None)
+    before = signal.getsignal(signal.SIGINT)
+    answers = []
+
+    def run():
+        answers.append(ws.run_blockwise(task, engine="serial", progress=False, summary=False))
+        answers.append(signal.getsignal(signal.SIGINT) is before)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    run()
+    assert answers == [True] * 4
