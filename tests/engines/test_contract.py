@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -267,6 +269,27 @@ class TestBlocks:
         run.start()
         frames = [text for text in run.block().error.splitlines() if text.startswith("  File ")]
         assert [text.rpartition(" in ")[2] for text in frames] == ["outer", "inner"]
+
+    def test_data_of_a_failed_block_is_freed(self, make_run, engine):
+        """Once a failure is reported, nothing holds the arrays of the function that raised (no cycle to collect)."""
+        seen = []
+
+        class Data:
+            pass
+
+        def work(block):
+            if block.index == 0:
+                gc.disable()
+                data = Data()
+                seen.append(weakref.ref(data))
+                raise ValueError
+            gc.enable()
+            assert seen[0]() is None
+
+        run = make_run(engine, work)
+        run.start()
+        assert not run.block(0).ok
+        assert run.block(1).error is None
 
     def test_wrong_signature_is_reported(self, make_run, engine):
         """A function that cannot be called with a block fails the block, not the engine."""

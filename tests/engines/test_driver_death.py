@@ -19,7 +19,7 @@ from workspan.grid import Layout
 
 def work(block):
     child = subprocess.Popen(["sleep", "1000"]).pid
-    print(os.getpid(), child, flush=True)
+    os.write(1, b"%d %d\\n" % (os.getpid(), child))  # in one piece
     if block.index == 1:
         time.sleep(1000)
     if block.index == 2:
@@ -32,7 +32,7 @@ engine.poll(20)
 {before}
 engine.send(0, {block})
 engine.poll(1 if {block} == 0 else 0)
-print("sent", flush=True)
+os.write(1, b"sent\\n")
 sys.stdin.read()
 """
 
@@ -55,9 +55,10 @@ def test_workers_end_with_a_killed_driver(block, before):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
         start_new_session=True,
     )
+    worker = 0
     try:
         lines = sorted(driver.stdout.readline().split() for _ in range(2))
-        assert lines[1] == ["sent"]
+        assert lines[1] == ["sent"], lines
         worker, grandchild = map(int, lines[0])
         assert not is_gone(worker)
         driver.kill()
@@ -65,7 +66,7 @@ def test_workers_end_with_a_killed_driver(block, before):
         if not before:
             wait_until(lambda: is_gone(grandchild), "what the worker started is gone", 5)
     finally:
-        for group in (driver.pid, *([worker] if before else [])):
+        for group in (driver.pid, worker) if worker else (driver.pid,):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         driver.communicate()

@@ -33,8 +33,9 @@ def test_output_goes_to_two_files_of_the_worker(make_run, log_dir):
     assert worker_log_basename(log_dir, 3, "task1") == log_dir / "task1" / "worker_3"
 
 
-def test_lines_are_there_while_the_block_runs(make_run, log_dir, gate):
+def test_lines_are_there_while_the_block_runs(make_run, log_dir, gate, monkeypatch):
     """`tail -f` shows a line as soon as it is printed (B106)."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     entered, release = gate("entered"), gate("release")
 
     def hold(block):

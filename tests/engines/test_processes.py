@@ -596,6 +596,25 @@ class TestStart:
         assert end.reason.startswith("could not be started: [Errno 2] No such file or directory: '/nowhere/python'")
         assert run.of(0) == [end]
 
+    @pytest.mark.parametrize("call", ["pipe", "set_blocking"])
+    def test_no_descriptor_left_is_reported_as_an_end(self, make_run, monkeypatch, call):
+        """A worker that cannot be started for want of descriptors leaves none behind (leak fixture; R10)."""
+        run = make_run(Processes(), nothing)
+
+        def refuse(*args):
+            raise OSError(24, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(child_module.os, call, refuse)
+            run.engine.start_worker(0, 0)
+        assert run.ended().reason == "could not be started: [Errno 24] Too many open files"
+
+    def test_unknown_interpreter_is_refused(self, make_run, monkeypatch):
+        """A program without an interpreter of its own, an embedded one, cannot start workers and is told so."""
+        monkeypatch.setattr(sys, "executable", "")
+        with pytest.raises(EngineError, match=r"sys\.executable is empty.*run with engine='serial'"):
+            make_run(Processes(), nothing)
+
     def test_import_error_is_told(self, make_run, import_module):
         """A function whose module fails to import in the worker ends the worker with that error (R10)."""
         load, change = import_module

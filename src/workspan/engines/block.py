@@ -30,7 +30,8 @@ class Outcome(NamedTuple):
     steps: dict[str, tuple[float, int]] | None
     """Section name -> (self seconds, calls); ``None`` if the block opened no section."""
     exception: BaseException | None
-    """What the function raised. It holds the function's frames with all their data: drop it soon."""
+    """What the function raised. It holds the function's frames with all their data, and through them the caller's
+    own: delete the outcome when it has been read, or nothing of it is freed before the garbage collector runs."""
 
 
 def run_block(

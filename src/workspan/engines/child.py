@@ -8,14 +8,13 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines import _start
 from workspan.engines.payload import pack
 from workspan.engines.wire import driver_ends, new_secret
-from workspan.errors import EngineError
 from workspan.schedule.events import Ended
 
 if TYPE_CHECKING:
@@ -70,35 +69,32 @@ class Child:
 
         secret = new_secret()
         self.sealer, self.opener = driver_ends(secret)
-        own, theirs = socket.socketpair()
-        own.setblocking(False)
-        self.socket = own
-        read_end, self.lifeline = os.pipe()
-        os.set_blocking(self.lifeline, False)
-        try:
-            settings = {**settings, "worker": worker, "secret": secret, "descriptor": theirs.fileno()}
+        with ExitStack() as ours, ExitStack() as theirs:
+            # What the process inherits is closed here in any case, the driver's own ends only if it does not start.
+            if log is not None:
+                theirs.callback(log.close)
+            self.socket, peer = socket.socketpair()
+            ours.callback(self.socket.close)
+            theirs.callback(peer.close)
+            self.socket.setblocking(False)
+            stdin, self.lifeline = os.pipe()
+            ours.callback(os.close, self.lifeline)
+            theirs.callback(os.close, stdin)
+            os.set_blocking(self.lifeline, False)
+            settings = {**settings, "worker": worker, "secret": secret, "descriptor": peer.fileno()}
             self.payload = deque(pack(settings, function))
             self._process = subprocess.Popen(
                 _command(worker, settings["task_id"]),
-                stdin=read_end,
+                stdin=stdin,
                 stdout=None if log is None else log.out,
                 stderr=None if log is None else log.err,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(peer.fileno(),),
                 start_new_session=True,
             )
-        except BaseException:
-            own.close()
-            os.close(self.lifeline)
+            self.pid = self._process.pid
             if log is not None:
-                log.close()
-            raise
-        finally:
-            theirs.close()
-            os.close(read_end)
-        self.pid = self._process.pid
-        if log is not None:
-            log.separate(self.pid)
-            log.close()
+                log.separate(self.pid)
+            ours.pop_all()
         try:
             self.pidfd: int | None = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor left
@@ -166,7 +162,6 @@ class Child:
         """Signal the process and all it started: first SIGTERM, and SIGKILL *kill_after* seconds later."""
         if not self.is_signalled:
             self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)  # a stopped process gets the first one only when it goes on
             self.is_signalled = True
             self.due = now + kill_after
         else:
@@ -250,8 +245,6 @@ def exit_words(code: int | None) -> str:
 
 
 def _command(worker: int, task_id: str) -> list[str]:
-    if not sys.executable:
-        raise EngineError("sys.executable is empty, so no worker can be started: run with engine='serial'")
     # The interpreter's own flags (-W, -X, -O, -I, ...), found as multiprocessing finds them.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     # The rest is read by people only, in the output of ps.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import sys
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -87,10 +88,13 @@ class Processes:
         Raises
         ------
         EngineError
-            The engine is open already, a function cannot be sent to a worker, or a log folder cannot be made.
+            The engine is open already, a function cannot be sent to a worker, a log folder cannot be made, or this
+            program does not know its interpreter.
         """
         if self._job is not None:
             raise EngineError("this engine is running a job already: give each run an engine of its own")
+        if not sys.executable:
+            raise EngineError("sys.executable is empty, so no worker can be started: run with engine='serial'")
         functions = [self._pack(task) for task in job.tasks]
         folders = None
         if job.log_dir is not None:

@@ -148,6 +148,8 @@ class Serial:
         if self._keep_exceptions:
             self.exception = outcome.exception
         self._events.append(Returned(worker, index, outcome.ok, outcome.error, outcome.stats, outcome.steps))
+        # The exception's frames lead back to this one: left here, it would keep the function's data alive.
+        del outcome
         if worker in self._stopping and not self._held[worker]:
             self._end(worker, clean=True, reason="stopped")
 

@@ -197,7 +197,7 @@ class Opener(Generic[T]):
         Turns a payload into a message of this direction, or raises.
     """
 
-    __slots__ = ("_decode", "_failed", "_limit", "_mac", "_need", "_rest", "_sequence")
+    __slots__ = ("_decode", "_limit", "_mac", "_need", "_rest", "_sequence")
 
     def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytes], T]) -> None:
         self._mac = _keyed(secret, direction)
@@ -206,7 +206,6 @@ class Opener(Generic[T]):
         self._rest = bytearray()
         self._need = HEAD_BYTES
         self._limit = MAX_FIRST_FRAME
-        self._failed: str | None = None
 
     @property
     def pending(self) -> int:
@@ -222,8 +221,6 @@ class Opener(Generic[T]):
             A frame is not what the peer's sealer would have sent. Messages before it have been yielded; nothing after
             it ever is.
         """
-        if self._failed is not None:
-            raise WireError(self._failed)
         rest = self._rest
         if rest:
             rest += data
@@ -258,11 +255,8 @@ class Opener(Generic[T]):
                 self._limit = MAX_FRAME
                 at = end
                 yield message
-        except WireError as error:
-            self._failed = str(error)
-            raise
         finally:
-            rest += data[at:]
+            rest += data[at:]  # a frame that was refused stays there, and is refused again
 
 
 def driver_ends(secret: bytes) -> tuple[Sealer, Opener[ToDriver]]:
