@@ -60,7 +60,7 @@ def counters(proc):
 
 class TestDifferences:
     def test_a_measurement_is_the_difference_of_two_readings(self, proc, counters):
-        """CPU is user and system time, I/O the bytes through system calls; the high-water mark is reset before (B128)."""
+        """CPU is user and system time, I/O the bytes through system calls; the mark is reset before (B128)."""
         start = counters.start()
         assert proc.mark_was_reset()
         proc.usage = Usage(3.0, 1.5, 7000)

@@ -112,9 +112,9 @@ class TestProfile:
 
     def test_entering_twice_is_refused(self):
         """A Profile that measures cannot be entered again; the text says what to do."""
-        with Profile() as profile:
-            with pytest.raises(ConfigurationError, match="use another one for a block inside a block"):
-                profile.__enter__()
+        profile = Profile()
+        with profile, pytest.raises(ConfigurationError, match="use another one for a block inside a block"):
+            profile.__enter__()
         assert profile.stats is not None
 
     def test_leaving_without_entering_measures_nothing(self):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["BlockStats", "Measured", "Profile", "attach", "close_counters", "memory_source", "profile_block"]
 
 
-class BlockStats(msgspec.Struct, frozen=True, array_like=True, eq=False):
+class BlockStats(msgspec.Struct, frozen=True, array_like=True):
     """What one block cost. All figures are those of the whole process, every thread included.
 
     A figure that this platform cannot tell is ``None``. Two of them are equal if their figures are; NaN equals NaN.

@@ -136,10 +136,9 @@ class collect:
             while nodes:
                 node = nodes.pop()
                 nodes += reversed(_values(node.children))
-                if node.calls:
-                    cost = costs.setdefault(node.name, [0, 0])
-                    cost[0] += node.self_ns
-                    cost[1] += node.calls
+                cost = costs.setdefault(node.name, [0, 0])
+                cost[0] += node.self_ns
+                cost[1] += node.calls
         return {name: StepCost(self_ns / 1e9, calls) for name, (self_ns, calls) in costs.items()}
 
     @property

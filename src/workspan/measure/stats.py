@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Stat", "Trend", "Welford", "linear_trend"]
 
 
-class Stat(msgspec.Struct, frozen=True, eq=False):
+class Stat(msgspec.Struct, frozen=True):
     """Summary of *n* samples, in the unit of the samples.
 
     Two summaries are equal if their figures are; NaN equals NaN here, so that a summary equals its own copy.
@@ -144,10 +144,8 @@ class Welford:
         """Return the summary of the samples so far."""
         if not self.n:
             return Stat()
-        # Rounding may carry the mean of equal samples one unit in the last place outside of them.
-        mean = min(max(self._mean, self._min), self._max)
         std = sqrt(self._m2 / (self.n - 1)) if self.n > 1 else 0.0
-        return Stat(self.n, mean, std, self._min, self._max, self._total + self._lost)
+        return Stat(self.n, self._mean, std, self._min, self._max, self._total + self._lost)
 
     def _add(self, value: float) -> None:
         total = self._total + value
