@@ -12,5 +12,6 @@ __all__ = ["no_leaks", "pytest_configure", "pytest_runtest_makereport", "pytest_
 
 # No deadline and no database: a slow machine or an earlier run must not change the outcome.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
-settings.register_profile("full", parent=settings.get_profile("ci"), max_examples=5000)
+# A campaign that needs more than 60 s says so itself: @pytest.mark.timeout and settings(max_examples=...).
+settings.register_profile("full", parent=settings.get_profile("ci"), max_examples=500)
 settings.load_profile("full" if os.environ.get("WORKSPAN_FULL") == "1" else "ci")
