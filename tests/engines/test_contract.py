@@ -49,6 +49,17 @@ class TestLife:
         assert engine.poll(0.02) == []
         assert engine.close() == []
 
+    def test_nothing_is_sent_after_a_stop(self, make_run, engine):
+        """A block for a worker that was told to stop would be lost: the caller is told."""
+        run = make_run(engine, nothing)
+        run.start()
+        engine.send(0, 1)
+        engine.stop_worker(0)
+        with pytest.raises(EngineError, match="worker 0 was told to stop: it takes no more blocks"):
+            engine.send(0, 2)
+        assert run.ended().clean
+        assert Returned(0, 1, True) in run.events
+
     def test_worker_runs_what_it_holds_without_being_asked(self, make_run, engine, tmp_path):
         """Indices granted ahead run one after another without a message in between (W10)."""
         trace = tmp_path / "trace"

@@ -72,8 +72,9 @@ def test_workers_end_with_a_killed_driver(block, before):
         driver.communicate()
 
 
-def test_lifeline_alone_ends_the_group(tmp_path):
-    """Closing the driver's end of the pipe kills worker and grandchild in mid-call: no thread of ours is needed."""
+@pytest.mark.parametrize("leads", [True, False], ids=["own group", "group of others"])
+def test_lifeline_alone_ends_the_group(leads):
+    """The closed end of the pipe kills a worker in mid-call and its own group, but no group of others (R19)."""
     code = """
 import ctypes, os, subprocess, sys
 from workspan.engines.worker import _tie_lifeline
@@ -87,10 +88,13 @@ ctypes.PyDLL(None).pause()
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-        start_new_session=True,
+        start_new_session=leads,
     )
     grandchild = int(worker.stdout.readline())
     worker.stdin.close()
     assert worker.wait(5) == -signal.SIGKILL
-    wait_until(lambda: is_gone(grandchild), "the grandchild is gone", 5)
     worker.stdout.close()
+    if leads:
+        wait_until(lambda: is_gone(grandchild), "the grandchild is gone", 5)
+    else:
+        os.kill(grandchild, signal.SIGKILL)  # it is still there, and so are we

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -142,18 +143,26 @@ class TestDeath:
         assert f"Fatal Python error: {dump}" in end.stderr_tail
         assert "in crashes" in end.stderr_tail
 
-    def test_result_sent_before_death_counts(self, make_run):
-        """What a worker reported before it died comes first, then its end, in one poll or two (R4)."""
-        run = make_run(Processes(), nothing)
+    @pytest.mark.parametrize("n", [1, 18], ids=["one result", "more than one read takes"])
+    def test_results_sent_before_death_count(self, make_run, n):
+        """What a worker reported before it died comes first, then its end (R4)."""
+
+        def fails(block):
+            raise ValueError("x" * 5000)
+
+        run = make_run(Processes(), fails)
         run.start()
-        run.engine.send(0, 0)
-        run.engine.poll(0)
-        connection = run.engine._children[0].socket
-        wait_until(lambda: len(peek(connection)) > 20, "the result has arrived")
-        os.kill(pid_of(run), signal.SIGKILL)
-        wait_until(lambda: is_gone(pid_of(run)), "the worker is dead")
+        for index in range(n):
+            run.engine.send(0, index)
+        child = run.engine._children[0]
+        child.flush()
+        wait_until(lambda: arrived(child.socket) > 4000 * n, "the results have arrived")
+        os.kill(child.pid, signal.SIGKILL)
+        wait_until(lambda: is_gone(child.pid), "the worker is dead")
         end = run.ended()
-        assert run.events == [Ready(0), Returned(0, 0, True), end]
+        ready, *results, last = run.events
+        assert (ready, last) == (Ready(0), end)
+        assert [(type(result), result.index) for result in results] == [(Returned, index) for index in range(n)]
 
     def test_half_a_frame_is_dropped(self, make_run):
         """A worker killed while it sends counts as killed, and nothing of the frame is used (R3)."""
@@ -257,6 +266,25 @@ class TestKill:
         run.engine.kill_worker(0)  # once more changes nothing
         assert run.ended().reason == "killed by SIGKILL"
         assert 0.2 <= time.monotonic() - before < 2
+
+    def test_goodbye_does_not_put_off_the_kill(self, make_run, gate):
+        """A worker that was to be killed and lingers after its last block gets SIGKILL when that was due (R7)."""
+        entered = gate("entered")
+
+        def lingers(block):
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+            Path(entered.path).write_text("here\n")
+
+        run = make_run(Processes(kill_seconds=0.3), lingers)
+        run.start()
+        run.engine.send(0, 0)
+        entered.wait()
+        run.engine.stop_worker(0)
+        run.engine.kill_worker(0)
+        before = time.monotonic()
+        assert run.ended().reason == "killed by SIGKILL"
+        assert time.monotonic() - before < 10
 
     def test_kill_does_not_wait(self, held):
         """kill_worker returns at once; the end comes by poll."""
@@ -767,12 +795,9 @@ def no_pidfd(pid, flags=0):
     raise OSError(38, "Function not implemented")
 
 
-def peek(connection):
-    """Return what a socket holds, without taking it."""
-    try:
-        return connection.recv(4096, socket.MSG_PEEK)
-    except BlockingIOError:
-        return b""
+def arrived(connection):
+    """Return the number of bytes that wait in a socket."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def connection_of_worker():

@@ -86,7 +86,13 @@ class Engine(Protocol):
         """Start the worker number *worker*, never used before, for task number *task*."""
 
     def send(self, worker: int, index: int) -> None:
-        """Give block *index* to a worker that has reported ``Ready``."""
+        """Give block *index* to a worker that has reported ``Ready`` and was not told to stop.
+
+        Raises
+        ------
+        EngineError
+            It was told to stop.
+        """
 
     def stop_worker(self, worker: int) -> None:
         """Let a worker end after what it holds."""

@@ -143,8 +143,16 @@ class Processes:
             self._selector.register(child.lifeline, selectors.EVENT_WRITE, (_PAYLOAD, child))
 
     def send(self, worker: int, index: int) -> None:
-        """Send block *index* to *worker*: at once if it waits for one, else with the next :meth:`poll`."""
+        """Send block *index* to *worker*: at once if it waits for one, else with the next :meth:`poll`.
+
+        Raises
+        ------
+        EngineError
+            The worker was told to stop before.
+        """
         child = self._children.get(worker)
+        if child is not None and child.stop_sent:
+            raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
         if child is not None and child.fault is None:
             waits = not child.held
             child.held.append(index)
@@ -246,8 +254,8 @@ class Processes:
 
     def _look(self, end: float) -> None:
         """Send, wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""
-        outgoing, self._outgoing = self._outgoing, []
-        for child in outgoing:
+        while self._outgoing:
+            child = self._outgoing.pop()
             if child.out and not child.is_over:
                 self._flush(child)
         for key, mask in self._selector.select(self._wait_seconds(end)):
@@ -299,8 +307,7 @@ class Processes:
         elif data is not None:
             # The end of the connection is not the end of the process, but that should not be far.
             self._hang_up(child)
-            if not child.said_bye and child.due == inf:
-                self._time(child, SILENT_EXIT_SECONDS)
+            self._time(child, SILENT_EXIT_SECONDS)
 
     def _take(self, child: Child, data: bytes) -> None:
         """Turn bytes from *child* into events."""
@@ -348,7 +355,8 @@ class Processes:
         child.socket.close()
 
     def _time(self, child: Child, seconds: float) -> None:
-        child.due = monotonic() + seconds
+        """Give *child* so long to end, if it has no less already."""
+        child.due = min(child.due, monotonic() + seconds)
         self._timed.add(child)
 
     def _press(self, child: Child) -> None:

@@ -77,7 +77,15 @@ class Serial:
         self._events.append(Ready(worker))
 
     def send(self, worker: int, index: int) -> None:
-        """Put block *index* into the queue."""
+        """Put block *index* into the queue.
+
+        Raises
+        ------
+        EngineError
+            The worker was told to stop before.
+        """
+        if worker in self._stopping:
+            raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
         if worker in self._workers:
             self._held[worker] += 1
             self._queue.append((worker, index))

@@ -246,7 +246,8 @@ def _tie_lifeline() -> None:
     import fcntl
 
     lifeline = os.dup(STDIN)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    leads_group = os.getpgrp() == os.getpid()  # else the group is somebody else's
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if leads_group else os.getpid())
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
