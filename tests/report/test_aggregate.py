@@ -114,8 +114,9 @@ class TestNotMeasured:
     def test_a_measurement_that_nobody_asked_for_is_left_out(self):
         """A client that measures although tracking is off does not turn the section on (B126)."""
         task = TaskAggregate(10, resource_tracking=False)
-        task.done(1.0, BlockStats(1.0))
+        task.done(1.0, BlockStats(0.5))
         assert task.blocks(orphaned=0).wall is None
+        assert task.work() == (1.0, "round trip")
 
     def test_a_counter_that_the_platform_lacks_stays_none(self):
         """A counter that comes back as None for every block is None in the report (D22)."""

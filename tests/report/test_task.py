@@ -278,7 +278,10 @@ class TestRunReport:
         """The truth value says whether every block of every task completed, skips included (D13, B66)."""
         whole, part = task_report("a"), task_report("b", count=11)
         assert RunReport("r1", 0.0, 1.0, 1.0, "completed", {"a": whole})
-        assert not RunReport("r1", 0.0, 1.0, 1.0, "incomplete", {"a": whole, "b": part})
+        for failed, orphaned in ((1, 0), (0, 1), (0, 0)):  # the last one: interrupted
+            blocks = replace(part.blocks, failed=failed, orphaned=orphaned)
+            tasks = {"a": whole, "b": replace(part, blocks=blocks)}
+            assert not RunReport("r1", 0.0, 1.0, 1.0, "incomplete", tasks)
 
     def test_a_run_of_nothing_is_true(self):
         """An empty pipeline has nothing left to do (B58)."""

@@ -33,6 +33,14 @@ class TestKnownFaults:
         eta = run(1000, [(0.0, 0, 0), (0.0, 0, 1), *((float(t), t, 1) for t in range(1, 11))], skipped=900)
         assert eta.seconds(10.0) == pytest.approx(90.0, rel=0.05)
 
+    def test_blocks_skipped_during_the_run_are_no_speed(self, make):
+        """The same if the 900 are skipped between two looks, beside the first block (KF-47)."""
+        eta = Eta()
+        eta.update(make.state("t", 1000, 0), 0.0)
+        for now in range(1, 11):
+            eta.update(make.state("t", 1000, 900 + now, skipped=900, processing=1), float(now))
+        assert eta.seconds(10.0) == pytest.approx(90.0, rel=0.05)
+
     def test_long_blocks_have_an_estimate(self, run):
         """20 blocks of 60 s: 1140 s at t=60, between 1080 and 1140 s at t=90 (KF-48)."""
         eta = run(20, one_worker(60.0))
@@ -70,6 +78,18 @@ class TestBatches:
         burst = [(10.0 + n * 0.001, n, 8) for n in range(1, 9)] + [(20.0 + n * 0.001, 8 + n, 8) for n in range(1, 9)]
         eta = run(80, [(0.0, 0, 0), (0.1, 0, 8), *burst])
         assert eta.seconds(20.01) == pytest.approx(80.0, rel=0.05)
+
+    def test_the_end_of_the_first_burst(self, run):
+        """Eight returns within 8 ms after 10 s are a pace of 8 in 10 s too."""
+        eta = run(80, [(0.0, 0, 0), (0.1, 0, 8), *((10.0 + n * 0.001, n, 8) for n in range(1, 9))])
+        assert eta.seconds(10.01) == pytest.approx(90.0, rel=0.05)
+
+    def test_blocks_of_two_kinds(self, run):
+        """Every fourth block takes 9 s, the others 1 s: the estimate is about the mean, wherever one looks."""
+        durations = [1.0, 1.0, 1.0, 9.0] * 10
+        for done in (30, 31, 32, 33):
+            eta = run(40, one_worker(*durations[:done]))
+            assert eta.seconds(sum(durations[:done])) == pytest.approx(sum(durations[done:]), rel=0.45, abs=3.0)
 
     def test_the_middle_of_a_burst(self, run):
         """Half-way through a burst the estimate is off by less than one batch."""
