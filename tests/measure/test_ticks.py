@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import importlib
+import time
+
+import pytest
+
+from workspan.measure import ticks
+
+
+class TestClock:
+    def test_is_the_monotonic_clock_of_python(self, sections):
+        """Both implementations read the clock of time.monotonic, so that their readings can be compared."""
+        before = time.monotonic_ns()
+        now = sections.ticks.now_ns()
+        assert type(now) is int
+        assert before <= now <= time.monotonic_ns()
+
+    def test_never_goes_back(self, sections):
+        """A later reading is never smaller."""
+        readings = [sections.ticks.now_ns() for _ in range(1000)]
+        assert readings == sorted(readings)
+
+
+class TestTwins:
+    def test_have_the_same_names(self, sections):
+        """What one implementation offers to sections, the other does too."""
+        for name in ("Lane", "Node", "Section", "Tree", "current_lane", "now_ns"):
+            assert hasattr(sections.ticks, name)
+
+    def test_agree_on_a_piece_of_real_time(self):
+        """Over the same sleep both implementations measure the same, to a hundredth of it."""
+        native = pytest.importorskip("workspan.measure._ticks", reason="the native module is not built")
+        pure = importlib.import_module("workspan.measure._ticks_py")
+        lanes = []
+        for module in (native, pure):
+            tree = module.Tree("")
+            lanes.append((module.Lane(tree, tree.root), tree))
+        frames = [lane.enter("sleep") for lane, _ in lanes]
+        time.sleep(0.05)
+        for (lane, _), frame in zip(lanes, frames, strict=True):
+            lane.leave(frame)
+        first, second = (tree.root.children["sleep"].self_ns for _, tree in lanes)
+        assert 50_000_000 <= first
+        assert abs(first - second) < 0.01 * first
+
+
+class TestChoice:
+    SCRIPT = """
+        from workspan.measure import ticks, sections
+        print(json.dumps([ticks.NATIVE, ticks.Section.__module__, sections.section is ticks.Section]))
+    """
+
+    @pytest.mark.parametrize("value", ["1", "yes"])
+    def test_the_twin_can_be_forced(self, fresh, monkeypatch, value):
+        """WORKSPAN_PURE_PYTHON=1 selects the pure-Python twin whether or not the native module is there."""
+        monkeypatch.setenv("WORKSPAN_PURE_PYTHON", value)
+        assert fresh(self.SCRIPT) == [False, "workspan.measure._ticks_py", True]
+
+    @pytest.mark.parametrize("value", ["", "0"])
+    def test_the_native_module_is_used_where_it_is_built(self, fresh, monkeypatch, value):
+        """Without the switch the compiled module is taken."""
+        pytest.importorskip("workspan.measure._ticks", reason="the native module is not built")
+        monkeypatch.setenv("WORKSPAN_PURE_PYTHON", value)
+        assert fresh(self.SCRIPT) == [True, "workspan.measure._ticks", True]
+
+    def test_the_twin_is_used_where_it_is_not(self, fresh, monkeypatch):
+        """An installation without the compiled module works, without a word."""
+        monkeypatch.setenv("WORKSPAN_PURE_PYTHON", "0")
+        script = 'sys.modules["workspan.measure._ticks"] = None\n'
+        # The prelude has imported the room already: start again without it.
+        forget = '[sys.modules.pop(name) for name in list(sys.modules) if name.startswith("workspan.measure")]\n'
+        body = "\n".join(line.strip() for line in self.SCRIPT.strip().splitlines())
+        assert fresh(forget + script + body) == [False, "workspan.measure._ticks_py", True]
+
+    def test_says_what_it_chose(self):
+        """NATIVE is true exactly if the compiled module is in use."""
+        assert ticks.NATIVE == (ticks.implementation.__name__ == "workspan.measure._ticks")
