@@ -91,6 +91,20 @@ def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
         os.waitpid(pid, 0)
 
 
+def test_a_forked_process_may_close_its_copy(tmp_path: Path, row: Layout) -> None:
+    """What unwinds in a child that a block forked takes neither lock nor slots from the run (R17, D25)."""
+    with TrackingStore.open(tmp_path / "seg", row) as store:
+        store.grant(3, 0)
+        pid = os.fork()
+        if not pid:
+            store.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert sorted(os.listdir(tmp_path / ".workspan")) == ["seg.lock", "seg.slots"]
+        assert holder_of(tmp_path / "seg").pid == os.getpid()
+        store.mark_done(3)
+
+
 def test_a_lock_file_that_its_holder_removed_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opened the file before its holder removed it tries again with the new one (R30).
 

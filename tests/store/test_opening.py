@@ -189,6 +189,8 @@ FAULTS = [
         lambda store: shutil.copytree(store / "steps/read", store / "steps/read2"),
         "steps/read2: its attribute 'name' is 'read', as in 'read'",
     ),
+    Fault("steps a file", lambda store: [shutil.rmtree(store / "steps"), write("steps", b"?")(store)], "steps: it is"),
+    Fault("array a file", lambda store: [shutil.rmtree(store / "done"), write("done", b"?")(store)], "done: it is not"),
     Fault("v2", lambda store: [remove("zarr.json")(store), write(".zgroup", b"{}")(store)], "Zarr v2"),
 ]
 

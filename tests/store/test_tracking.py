@@ -316,7 +316,7 @@ class TestMarkDone:
 class TestAsking:
     """What the scheduler and people ask."""
 
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(layouts(ranks=(1, 2, 3, 4)), st.data())
     def test_blocks_come_back_as_they_were_recorded(self, tmp_path_factory, layout: Layout, data) -> None:
         """Any layout, any blocks: flags in the mask grid, records in the tracking grid, also after reopening (B11)."""

@@ -330,6 +330,8 @@ def _create_array(group: Path, name: str, shape: Ints) -> None:
 def _check_array(group: Path, name: str, shape: Ints, *, owned: bool) -> _Found:
     spec, count = ARRAYS[name], prod(shape)
     chunk = chunk_file(group / name, len(shape))
+    if os.path.lexists(group / name) and not os.path.isdir(group / name):
+        raise damaged(group, name, "it is not a folder")
     node = read_node(group, name)
     if node is None:
         # What a killed run had not finished holds nothing; anything else has lost its metadata.
@@ -391,16 +393,19 @@ def _rewrite(group: Path, name: str, values: NDArray[Any]) -> None:
 
 def settle_moves(group: Path) -> None:
     """Finish or take back what a killed run was moving, and sweep what it left behind."""
+    companions = beside(group, "").parent
+    left = {name for name in os.listdir(companions) if name.startswith(f"{group.name}.")}
     for name in ARRAYS:
-        old = beside(group, f".{name}.old")
-        if old.exists() and group.exists() and not (group / name).exists():
-            os.rename(old, group / name)
-        for leftover in (old, beside(group, f".{name}.new")):
-            shutil.rmtree(leftover, ignore_errors=True)
-    shutil.rmtree(beside(group, ".deleted"), ignore_errors=True)
-    for leftover in (group / part / TEMP_FILE for part in ("", FOLDER, *ARRAYS)):
+        old = f"{group.name}.{name}.old"
+        if old in left and group.exists() and not (group / name).exists():
+            os.rename(companions / old, group / name)
+        for leftover in {old, f"{group.name}.{name}.new"} & left:
+            shutil.rmtree(companions / leftover, ignore_errors=True)
+    if f"{group.name}.deleted" in left:
+        shutil.rmtree(beside(group, ".deleted"), ignore_errors=True)
+    for part in ("", FOLDER, *ARRAYS):
         with suppress(FileNotFoundError, NotADirectoryError):
-            leftover.unlink()
+            os.unlink(os.path.join(group, part, TEMP_FILE))
 
 
 # -- the cells -----------------------------------------------------------------------------------------------------

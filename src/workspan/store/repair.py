@@ -200,8 +200,11 @@ class _Repair:
         owned = HASH_KEY in attributes
         shape = self._shape(attributes)
         for name in ARRAYS:
-            if (self.group / name).exists():
+            if os.path.isdir(self.group / name):
                 self._array(name, shape, owned=owned)
+            elif os.path.lexists(self.group / name):
+                self._take_out(name)
+                self._fixed(name, "it was not a folder: taken out")
         self._cells(shape)
         self._steps(shape)
         if self.fixes:
@@ -219,6 +222,13 @@ class _Repair:
         if source.is_file() and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
+
+    def _clear_node(self, part: str) -> None:
+        """Keep the metadata of *part*, which are about to be written anew."""
+        if (self.group / part / NODE_FILE).is_dir():
+            self._take_out(f"{part}/{NODE_FILE}")
+        else:
+            self._keep(f"{part}/{NODE_FILE}")
 
     def _take_out(self, part: str) -> None:
         """Move a file or folder of the group to the backup."""
@@ -299,7 +309,7 @@ class _Repair:
                 problem = told.text
         if problem is not None and found == size:
             # As many bytes as the documented form has: what they say is checked below.
-            self._keep(f"{name}/{NODE_FILE}")
+            self._clear_node(name)
             write_node(self.group / name, array_metadata(spec, shape))
             self._fixed(f"{name}/{NODE_FILE}", f"{problem}: written anew")
         elif problem is not None or (found is None and (chunk.exists() or (owned and name in TRACKED))):
@@ -390,7 +400,7 @@ class _Repair:
         except InvalidMetadataError:
             whole = False
         if not whole:
-            self._keep(f"{FOLDER}/{NODE_FILE}")
+            self._clear_node(FOLDER)
             write_node(folder, group_metadata({}))
             self._fixed(f"{FOLDER}/{NODE_FILE}", "it was damaged: written anew")
         names: set[str | None] = {None}

@@ -86,6 +86,8 @@ def step_names(store: Path, shape: Ints) -> dict[str, str]:
         An array is not as documented; it is named.
     """
     node = read_node(store, FOLDER)
+    if os.path.lexists(store / FOLDER) and not os.path.isdir(store / FOLDER):
+        raise damaged(store, FOLDER, "it is not a folder")
     if node is not None and node.get("node_type") != "group":
         raise damaged(store, FOLDER, "it is not a Zarr group")
     names: dict[str, str] = {}

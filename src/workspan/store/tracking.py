@@ -7,6 +7,7 @@ measurements. :meth:`TrackingStore.flush` makes them outlive the machine.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ class TrackingStore:
         self._steps: StepArrays | None = None
         self._slots: SlotFile | None = None
         self._closed = False
+        self._pid = os.getpid()
         # Why the store takes nothing more: a disk that failed once is not believed again.
         self._fault: WorkspanError | None = None
         self._written = 0
@@ -462,8 +464,7 @@ class TrackingStore:
             if self._fault is None:
                 self.flush()
         finally:
-            self._closed = True
-            self._release(orderly=True)
+            self._release(orderly=os.getpid() == self._pid)  # a forked copy leaves the slot file alone
 
     def _release(self, *, orderly: bool) -> None:
         self._closed = True
