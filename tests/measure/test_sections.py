@@ -675,12 +675,25 @@ class TestSize:
         assert len(collected.steps) == 10_000
         del collected, stack
 
-    def test_a_deep_pile_that_is_never_left_is_freed(self, sections):
-        """Open sections that are dropped together do not overflow the stack."""
-        with sections.collect() as collected:
-            pile = [sections.section("deep").__enter__() for _ in range(50_000)]
-        del pile, collected
-        gc.collect()
+    @pytest.mark.parametrize("pure", ["", "1"])
+    def test_a_deep_pile_that_is_never_left_is_freed(self, fresh, monkeypatch, pure):
+        """Open sections that are dropped together do not overflow the stack, however small (R67)."""
+        monkeypatch.setenv("WORKSPAN_PURE_PYTHON", pure)
+        script = """
+            import gc
+            from workspan.measure.sections import collect, section
+            def work():
+                with collect() as collected:
+                    pile = [section("deep").__enter__() for _ in range(30_000)]
+                del pile, collected
+                gc.collect()
+                print("true")
+            threading.stack_size(256 * 1024)
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        """
+        assert fresh(script) is True
 
 
 def test_the_public_section_is_the_chosen_implementation():
@@ -689,3 +702,62 @@ def test_the_public_section_is_the_chosen_implementation():
         pass
     assert list(collected.steps) == ["a"]
     assert module.section is ticks.Section
+
+
+class TestCollector:
+    def test_pieces_are_kept_apart(self):
+        """One piece's sections are its own; a piece without any says None, and so does what lies between."""
+        with sections.Collector() as collector:
+            collector.begin()
+            with section("read"), section("inner"):
+                pass
+            first = collector.end()
+            with section("between"):
+                pass
+            collector.begin()
+            second = collector.end()
+            collector.begin()
+            with section("write"):
+                pass
+            third = collector.end()
+        assert {name: calls for name, (_, calls) in first.items()} == {"read": 1, "inner": 1}
+        assert second is None
+        assert list(third) == ["write"]
+
+    def test_a_section_left_open_ends_with_its_piece(self):
+        """What an abandoned generator leaves open counts up to the end of its piece, and never for a later one."""
+        with sections.Collector() as collector:
+            collector.begin()
+            left_open = section("open")
+            left_open.__enter__()
+            assert collector.end()["open"][1] == 1
+            collector.begin()
+            left_open.__exit__()
+            assert collector.end() is None
+
+    def test_a_thread_in_a_copy_of_the_context_is_collected(self):
+        """Helper threads of a piece count, beside it."""
+        with sections.Collector() as collector:
+            collector.begin()
+
+            def work():
+                with section("aside"):
+                    pass
+
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
+            thread.start()
+            thread.join()
+            assert collector.end()["aside"][1] == 1
+
+    def test_the_context_is_restored(self):
+        """After it, and inside a collection, sections go where they went before."""
+        with collect() as outer:
+            with sections.Collector() as collector:
+                collector.begin()
+                with section("mine"):
+                    pass
+                collector.end()
+            with section("outer"):
+                pass
+        assert list(outer.steps) == ["outer"]
+
