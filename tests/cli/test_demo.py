@@ -268,6 +268,24 @@ class TestAgain:
         assert "97 of 145 blocks were done before and were skipped" in ended.stdout
         assert all(np.array_equal(before[name], values) for name, values in arrays(out).items())
 
+    def test_the_result_is_never_older_than_the_arrays(self, demo: Demo, tmp_path: Path) -> None:
+        """A kept result is shown only while the arrays are those that it was computed from."""
+        out = demo.copy(tmp_path)
+        table = zarr.open_array(out / "brain.zarr" / "tables" / "voxels", mode="r+")
+        table[1, 1, 1] = table[1, 1, 1] + [-1_000_000, 1_000_000, 0, 0]
+        ended = workspan("demo", cwd=tmp_path)
+        assert ended.returncode == 0
+        assert re.search(r"CSF +1,264\.2 ml", ended.stdout)
+
+    def test_counts_that_do_not_add_up(self, demo: Demo, tmp_path: Path) -> None:
+        """Volumes are not printed from counts that miss voxels: exit code 3 (D39)."""
+        out = demo.copy(tmp_path)
+        table = zarr.open_array(out / "brain.zarr" / "tables" / "voxels", mode="r+")
+        table[1, 1, 1] = table[1, 1, 1] - 1
+        ended = workspan("demo", "--quiet", cwd=tmp_path)
+        assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (3, "", 1)
+        assert f"count {189 * 233 * 197 - 4:,} voxels, and the volume has {189 * 233 * 197:,}" in ended.stderr
+
     def test_a_removed_picture_is_drawn_again(self, demo: Demo, tmp_path: Path) -> None:
         """The picture is the demo's to make, blocks or not."""
         out = demo.copy(tmp_path)
@@ -346,18 +364,30 @@ class TestOtherWays:
             assert np.array_equal(values, theirs[name]), name
         assert re.search(r"\d+ % of [\d.]+ s of block time went to importing libraries", ended.stdout)
 
-    def test_fresh_starts_anew(self, demo: Demo, tmp_path: Path, truth: dict[str, np.ndarray]) -> None:
+    def test_fresh_starts_anew(
+        self, demo: Demo, tmp_path: Path, small: str, small_truth: dict[str, np.ndarray]
+    ) -> None:
         """--fresh takes another block size, deletes the old run and keeps what is not the demo's."""
         out = demo.copy(tmp_path)
         (out / "notes.txt").write_text("mine")
-        ended = workspan("demo", "--fresh", "--block", "97", "--engine", "serial", cwd=tmp_path)
+        ended = workspan(*SERIAL, "--fresh", cwd=tmp_path, code=small)
         assert ended.returncode == 0, ended.stderr
         assert "Nothing to do" not in ended.stdout
         ours = arrays(out)
-        assert ours["tables/voxels"].shape == (2, 3, 3, 4)
-        assert np.array_equal(ours["smooth"], truth["smooth"])
-        assert np.array_equal(ours["labels/classes/0"], truth["labels/classes/0"])
+        assert ours["tables/voxels"].shape == (2, 3, 2, 4)
+        assert np.array_equal(ours["smooth"], small_truth["smooth"])
+        assert np.array_equal(ours["labels/classes/0"], small_truth["labels/classes/0"])
         assert (out / "notes.txt").read_text() == "mine"
+
+    def test_an_interrupted_fresh_is_finished(self, demo: Demo, tmp_path: Path, small: str) -> None:
+        """A folder whose deletion was cut off is not resumed: what is left belongs to no run (KF-25)."""
+        out = demo.copy(tmp_path)
+        marker = json.loads((out / "workspan-demo.json").read_text())
+        (out / "workspan-demo.json").write_text(json.dumps(marker | {"deleting": True}))
+        ended = workspan(*SERIAL, cwd=tmp_path, code=small)
+        assert ended.returncode == 0, ended.stderr
+        assert "done before" not in ended.stdout
+        assert arrays(out)["t1"].shape == (31, 37, 34)
 
     def test_odd_blocks_through_the_scheduler(
         self, tmp_path: Path, make_store: MakeStore, crop: np.ndarray, unblocked: Unblocked
@@ -371,6 +401,23 @@ class TestOtherWays:
         assert np.array_equal(brain.read("smooth"), truth["smooth"])
         assert np.array_equal(brain.read("labels/classes/0"), truth["labels/classes/0"])
         assert np.array_equal(brain.read("tables/voxels").reshape(-1, 4).sum(axis=0), truth["voxels"])
+
+
+@pytest.fixture
+def small(write_nifti: Callable[..., Path], crop: np.ndarray) -> str:
+    """Code that puts a small piece of the brain in the place of the whole, so that a run costs its imports only."""
+    file = str(write_nifti(crop.T, "small.nii.gz"))
+    return (
+        "from pathlib import Path\n"
+        "from workspan.cli.demo import brain, main as demo\n"
+        f"demo.find_brain = lambda: brain.BrainFiles(*[Path({file!r})] * 3)\n"
+    )
+
+
+@pytest.fixture
+def small_truth(unblocked: Unblocked, crop: np.ndarray) -> dict[str, np.ndarray]:
+    """What the small piece gives without blocks."""
+    return unblocked(crop, 1.0)
 
 
 KILL_IN_BLOCK = """
@@ -387,56 +434,56 @@ pipeline.Brain.write = dying
 """
 HALF = "write(self, name, where, values * 0)"
 WHOLE = "write(self, name, where, values)"
-LARGE_BLOCKS = ("demo", "--engine", "serial", "--block", "128")  # eight of each task but classes
+SERIAL = ("demo", "--engine", "serial", "--block", "17")  # 2 x 3 x 2 blocks of each task but classes
 
 
 class TestEndedEarly:
     """Killed, stopped, failed: the same command finishes the work."""
 
     @pytest.mark.parametrize("before", [HALF, WHOLE], ids=["while writing", "after writing"])
-    def test_kill(self, tmp_path: Path, truth: dict[str, np.ndarray], before: str) -> None:
+    def test_kill(self, tmp_path: Path, small: str, small_truth: dict[str, np.ndarray], before: str) -> None:
         """Killed in a block, at any moment: the block runs again, and the data are exact in the end (KF-25)."""
-        code = KILL_IN_BLOCK.format(before=before, signal="SIGKILL")
-        assert workspan(*LARGE_BLOCKS, cwd=tmp_path, code=code).returncode == -signal.SIGKILL
-        ended = workspan(*LARGE_BLOCKS, cwd=tmp_path)
+        code = small + KILL_IN_BLOCK.format(before=before, signal="SIGKILL")
+        assert workspan(*SERIAL, cwd=tmp_path, code=code).returncode == -signal.SIGKILL
+        ended = workspan(*SERIAL, cwd=tmp_path, code=small)
         assert ended.returncode == 0, ended.stderr
-        done = re.search(r"(\d+) of 25 blocks were done before and were skipped", ended.stdout)
+        done = re.search(r"(\d+) of 37 blocks were done before and were skipped", ended.stdout)
         assert done
-        assert 8 + 1 + 4 <= int(done[1]) <= 8 + 1 + 4 + 4
+        assert 12 + 1 + 4 <= int(done[1]) <= 12 + 1 + 4 + 4
         ours = arrays(tmp_path / "workspan-demo")
-        assert np.array_equal(ours["smooth"], truth["smooth"])
-        assert np.array_equal(ours["labels/classes/0"], truth["labels/classes/0"])
-        assert np.array_equal(ours["tables/voxels"].reshape(-1, 4).sum(axis=0), truth["voxels"])
+        assert np.array_equal(ours["smooth"], small_truth["smooth"])
+        assert np.array_equal(ours["labels/classes/0"], small_truth["labels/classes/0"])
+        assert np.array_equal(ours["tables/voxels"].reshape(-1, 4).sum(axis=0), small_truth["voxels"])
 
     @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-    def test_signal(self, tmp_path: Path, name: str, code: int) -> None:
+    def test_signal(self, tmp_path: Path, small: str, name: str, code: int) -> None:
         """SIGINT and SIGTERM end the run in order, with their exit codes and no traceback (D39, R72)."""
-        ended = workspan(*LARGE_BLOCKS, cwd=tmp_path, code=KILL_IN_BLOCK.format(before="pass", signal=name))
+        ended = workspan(*SERIAL, cwd=tmp_path, code=small + KILL_IN_BLOCK.format(before="pass", signal=name))
         assert ended.returncode == code
         assert "Traceback" not in ended.stderr
         assert ended.stderr.endswith("workspan: interrupted; the same command goes on with what is missing\n")
         assert not list(tmp_path.glob("workspan-demo/tracking/.workspan/*"))
-        again = workspan(*LARGE_BLOCKS, cwd=tmp_path)
+        again = workspan(*SERIAL, cwd=tmp_path, code=small)
         assert again.returncode == 0, again.stderr
         assert "blocks were done before and were skipped" in again.stdout
 
-    def test_failed_blocks(self, tmp_path: Path) -> None:
+    def test_failed_blocks(self, tmp_path: Path, small: str) -> None:
         """A block that fails for good: exit code 1, said on stderr, no result is printed; later it is done (R72)."""
-        code = (
+        code = small + (
             "from workspan.cli.demo import pipeline\n"
             "def classes(block, *, brain): raise RuntimeError('out of luck')\n"
             "pipeline.classes = classes"
         )
-        ended = workspan(*LARGE_BLOCKS, cwd=tmp_path, code=code)
+        ended = workspan(*SERIAL, cwd=tmp_path, code=code)
         assert ended.returncode == 1
         assert "out of luck" in ended.stdout
         assert "Dice" not in ended.stdout
         assert ended.stderr.endswith(
             "workspan: the run is not complete; the same command goes on with what is missing\n"
         )
-        again = workspan(*LARGE_BLOCKS, cwd=tmp_path)
+        again = workspan(*SERIAL, cwd=tmp_path, code=small)
         assert again.returncode == 0, again.stderr
-        assert "8 of 25 blocks were done before and were skipped" in again.stdout
+        assert "12 of 37 blocks were done before and were skipped" in again.stdout
 
 
 class TestStreams:

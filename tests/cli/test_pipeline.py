@@ -56,7 +56,7 @@ def test_blocks_equal_the_whole_volume(
     assert_equals_unblocked(brain, unblocked(crop, brain.sigma))
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     shape=st.tuples(*[st.integers(1, 21)] * 3),
     block=st.tuples(*[st.integers(2, 23)] * 3),
@@ -191,6 +191,17 @@ def test_functions_travel_small(make_store: MakeStore, crop: np.ndarray) -> None
     """What goes to a worker is a name and where the arrays are, not an array."""
     for task in build(make_store(crop, 16), None, workers=1).tasks:
         assert len(pickle.dumps(task.process_function)) < 1000
+
+
+def test_a_threshold_belongs_to_the_lower_class(make_store: MakeStore) -> None:
+    """An intensity of exactly a threshold is the last one of the lower class, as in the histogram."""
+    raw = np.full((1, 1, 6), 9, np.uint8)
+    raw[0, 0, 0] = 0
+    brain = make_store(raw, 8)
+    brain.write("tables/thresholds", ..., np.array([139.0, 189.0]))
+    brain.write("smooth", (0, 0), np.array([200, 139, 139.5, 189, 189.5, 0.5], np.float32))
+    classify(Block.at(build(brain, None, workers=1).tasks[2].layout, 0, "classify"), brain=brain)
+    assert brain.read("labels/classes/0").tolist() == [[[0, 1, 2, 2, 3, 1]]]
 
 
 def test_missing_histogram_stops_classes(make_store: MakeStore, crop: np.ndarray) -> None:

@@ -48,6 +48,21 @@ def test_a_reader_that_left_does_not_stop_the_program() -> None:
     assert process.returncode == 0
 
 
+def test_what_is_left_in_the_buffer_does_no_harm() -> None:
+    """Text that others left unflushed for a reader that has gone does not spoil the end of the program (R63)."""
+    code = SAY + "import sys\nsys.stdin.read()\nsys.stdout.write('x')\nterminal.finish()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 def test_closed_streams() -> None:
     """A program that was started with stdout and stderr closed can still say things (R63)."""
     code = f"exec({SAY + 'terminal.say(1 * str(1)); terminal.complain(str(2)); terminal.finish()'!r})"
