@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 
@@ -52,7 +53,11 @@ def test_what_is_left_in_the_buffer_does_no_harm() -> None:
     """Text that others left unflushed for a reader that has gone does not spoil the end of the program (R63)."""
     code = SAY + "import sys\nsys.stdin.read()\nsys.stdout.write('x')\nterminal.finish()"
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
