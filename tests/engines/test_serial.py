@@ -101,44 +101,6 @@ def test_wake_from_a_signal_handler_reaches_processes(make_run):
 
 
 class TestDebugging:
-    def test_exception_is_kept_for_the_caller(self, make_run):
-        """In debug mode the very exception is there, with the function's frame in its traceback (B69, D18, KF-27)."""
-        problem = ValueError("x")
-
-        def raises(block):
-            raise problem
-
-        run = make_run(Serial(keep_exceptions=True), raises)
-        run.start()
-        assert run.block().error.endswith("ValueError: x")
-        assert run.engine.exception is problem
-        names = []
-        traceback = problem.__traceback__
-        while traceback is not None:
-            names.append(traceback.tb_frame.f_code.co_name)
-            traceback = traceback.tb_next
-        assert names[-1] == "raises"
-
-    def test_exception_of_an_earlier_block_is_dropped(self, make_run):
-        """The kept exception belongs to the last block only."""
-
-        def raises(block):
-            if block.index == 0:
-                raise ValueError
-
-        run = make_run(Serial(keep_exceptions=True), raises)
-        run.start()
-        run.block(0)
-        run.block(1)
-        assert run.engine.exception is None
-
-    def test_nothing_is_kept_otherwise(self, make_run):
-        """Without debug mode the exception is not kept."""
-        run = make_run(Serial(), lambda block: 1 / 0)
-        run.start()
-        run.block()
-        assert run.engine.exception is None
-
     def test_streams_are_left_alone(self, make_run, capsys):
         """Prints of a block go where the caller's go (B69)."""
         run = make_run(Serial(), lambda block: print("hello", file=sys.stderr))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import workspan
-from workspan.measure.sections import collect
+from workspan.measure.sections import Collector, collect
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Sections:
 
     ticks: ModuleType
     collect: type[collect]
+    Collector: type[Collector]
     section: Callable[[str], Any]
 
 
@@ -57,7 +58,12 @@ def sections(request: pytest.FixtureRequest) -> Sections:
         ticks = pytest.importorskip("workspan.measure._ticks", reason="the native module is not built")
     else:
         ticks = importlib.import_module("workspan.measure._ticks_py")
-    return Sections(ticks, type("Collect", (collect,), {"_ticks": ticks}), ticks.Section)
+    return Sections(
+        ticks,
+        type("Collect", (collect,), {"_ticks": ticks}),
+        type("Again", (Collector,), {"_ticks": ticks}),
+        ticks.Section,
+    )
 
 
 @dataclass(frozen=True)

@@ -705,43 +705,43 @@ def test_the_public_section_is_the_chosen_implementation():
 
 
 class TestCollector:
-    def test_pieces_are_kept_apart(self):
+    def test_pieces_are_kept_apart(self, sections):
         """One piece's sections are its own; a piece without any says None, and so does what lies between."""
         with sections.Collector() as collector:
             collector.begin()
-            with section("read"), section("inner"):
+            with sections.section("read"), sections.section("inner"):
                 pass
             first = collector.end()
-            with section("between"):
+            with sections.section("between"):
                 pass
             collector.begin()
             second = collector.end()
             collector.begin()
-            with section("write"):
+            with sections.section("write"):
                 pass
             third = collector.end()
         assert {name: calls for name, (_, calls) in first.items()} == {"read": 1, "inner": 1}
         assert second is None
         assert list(third) == ["write"]
 
-    def test_a_section_left_open_ends_with_its_piece(self):
+    def test_a_section_left_open_ends_with_its_piece(self, sections):
         """What an abandoned generator leaves open counts up to the end of its piece, and never for a later one."""
         with sections.Collector() as collector:
             collector.begin()
-            left_open = section("open")
+            left_open = sections.section("open")
             left_open.__enter__()
             assert collector.end()["open"][1] == 1
             collector.begin()
             left_open.__exit__()
             assert collector.end() is None
 
-    def test_a_thread_in_a_copy_of_the_context_is_collected(self):
+    def test_a_thread_in_a_copy_of_the_context_is_collected(self, sections):
         """Helper threads of a piece count, beside it."""
         with sections.Collector() as collector:
             collector.begin()
 
             def work():
-                with section("aside"):
+                with sections.section("aside"):
                     pass
 
             thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
@@ -749,15 +749,14 @@ class TestCollector:
             thread.join()
             assert collector.end()["aside"][1] == 1
 
-    def test_the_context_is_restored(self):
+    def test_the_context_is_restored(self, sections):
         """After it, and inside a collection, sections go where they went before."""
-        with collect() as outer:
+        with sections.collect() as outer:
             with sections.Collector() as collector:
                 collector.begin()
-                with section("mine"):
+                with sections.section("mine"):
                     pass
                 collector.end()
-            with section("outer"):
+            with sections.section("outer"):
                 pass
         assert list(outer.steps) == ["outer"]
-

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from os import getpid
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from workspan.engines.failure import failure_text
 from workspan.engines.wire import stats_fault
 from workspan.grid.block import BlockStatus
-from workspan.measure.sections import collect
 
 if TYPE_CHECKING:
     from workspan.engines.base import BlockFunction
     from workspan.grid.block import Block
     from workspan.measure.profile import BlockStats, Profile
+    from workspan.measure.sections import Collector
 
 _UNRUN = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
-class Outcome(NamedTuple):
+class Outcome(msgspec.Struct, frozen=True):
     """What became of one call of a block function."""
 
     ok: bool
-    error: str | None
+    error: str | None = None
     """Text of the failure; ``None`` when *ok*."""
-    stats: BlockStats | None
+    stats: BlockStats | None = None
     """What the block cost, if it was measured."""
-    steps: dict[str, tuple[float, int]] | None
+    steps: dict[str, tuple[float, int]] | None = None
     """Section name -> (self seconds, calls); ``None`` if the block opened no section."""
-    exception: BaseException | None
-    """What the function raised. It holds the function's frames with all their data, and through them the caller's
-    own: delete the outcome when it has been read, or nothing of it is freed before the garbage collector runs."""
 
 
 def run_block(
     function: BlockFunction,
     block: Block,
     profile: Profile | None,
+    collector: Collector,
     *,
     pass_on: tuple[type[BaseException], ...] = (),
 ) -> Outcome:
@@ -54,6 +54,8 @@ def run_block(
         Its status tells afterwards how it went, its ``stats`` what it cost.
     profile
         Measures the call. ``None``: not measured. If user code measured the block itself, that stands.
+    collector
+        Collects the sections that the function opens; it is entered.
     pass_on
         Exceptions that leave this function instead of failing the block.
 
@@ -61,26 +63,26 @@ def run_block(
     -----
     A child process that user code forked does not report for the block: what it raises goes on up its own stack.
     """
-    pid = getpid()
     returned: Any = None
     raised: BaseException | None = None
     error: str | None = None
-    block.status = BlockStatus.PROCESSING
-    with collect() as sections:
-        try:
-            if profile is None:
+    collector.begin()
+    try:
+        if profile is None:
+            returned = function(block)
+        else:
+            with profile:
                 returned = function(block)
-            else:
-                with profile:
-                    returned = function(block)
-        except BaseException as problem:
-            if getpid() != pid or isinstance(problem, pass_on):
-                raise
-            raised = problem
+    except BaseException as problem:
+        if getpid() != collector.pid or isinstance(problem, pass_on):
+            raise
+        raised = problem
+    finally:
+        steps = collector.end()
     try:
         if raised is not None:
             error = failure_text(raised)
-        elif block.status == BlockStatus.FAILED:
+        elif block.status is BlockStatus.FAILED:
             error = "block function set status FAILED"
         elif returned is not None and isinstance(returned, _UNRUN):
             error = _unrun_text(function, returned)
@@ -93,8 +95,7 @@ def run_block(
                 stats = block.stats if fault is None else stats
             block.stats = stats
         block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
-        steps = sections.steps
-        return Outcome(error is None, error, stats, {**steps} if steps else None, raised)
+        return Outcome(error is None, error, stats, steps)
     finally:
         # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
         del raised, returned

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 from workspan.engines.block import run_block
 from workspan.errors import EngineError
-from workspan.grid.block import Block
-from workspan.measure.profile import Profile
+from workspan.grid.block import Block, BlockStatus
+from workspan.measure.profile import Profile, close_counters
+from workspan.measure.sections import Collector
 from workspan.schedule.events import Ended, Ready, Returned
 
 if TYPE_CHECKING:
@@ -26,23 +27,15 @@ class Serial:
     A worker is only a name here: it has no process, and a block that runs cannot be killed. Output, debuggers and
     breakpoints work as in any function call. A real ``KeyboardInterrupt`` leaves :meth:`poll`; the block that it
     interrupted is not reported and counts as held.
-
-    Parameters
-    ----------
-    keep_exceptions
-        Keep the exception that a block raised in :attr:`exception`, so that the caller can raise it unchanged. It
-        holds the function's frames with all their data until the next block.
     """
 
     name = "serial"
     has_workers = False
 
-    def __init__(self, *, keep_exceptions: bool = False) -> None:
-        self.exception: BaseException | None = None
-        """What the last block raised, with its traceback, if it raised and *keep_exceptions* was asked for."""
-        self._keep_exceptions = keep_exceptions
+    def __init__(self) -> None:
         self._tasks: tuple[WorkerTask, ...] | None = None
         self._profile: Profile | None = None
+        self._collector = Collector()
         self._workers: dict[int, WorkerTask] = {}
         self._held: dict[int, int] = {}
         self._stopping: set[int] = set()
@@ -67,6 +60,7 @@ class Serial:
                     "process_function or use engine='processes'"
                 )
         self._tasks = job.tasks
+        self._collector.__enter__()
 
     def start_worker(self, worker: int, task: int) -> None:
         """Let *worker* take blocks of *task*."""
@@ -125,7 +119,10 @@ class Serial:
             held = self._held[worker]
             self._end(worker, clean=not held, reason=f"ended with {held} blocks not run" if held else "stopped")
         self._queue.clear()
-        self._tasks = self._profile = self.exception = None
+        if self._tasks is not None:
+            self._collector.__exit__()
+            close_counters()
+        self._tasks = self._profile = None
         self._clear_wakes()
         events, self._events = self._events, []
         return events
@@ -139,25 +136,21 @@ class Serial:
         self.close()
 
     def _run(self, worker: int, index: int) -> None:
-        self.exception = None
         task = self._workers[worker]
         assert task.function is not None
         if task.resource_tracking and self._profile is None:
             self._profile = Profile()
-        block = Block.at(task.layout, index, task.task_id)
+        block = Block.at(task.layout, index, task.task_id, BlockStatus.PROCESSING)
         outcome = run_block(
             task.function,
             block,
             self._profile if task.resource_tracking else None,
+            self._collector,
             pass_on=(KeyboardInterrupt,),
         )
         self._queue.popleft()
         self._held[worker] -= 1
-        if self._keep_exceptions:
-            self.exception = outcome.exception
         self._events.append(Returned(worker, index, outcome.ok, outcome.error, outcome.stats, outcome.steps))
-        # The exception's frames lead back to this one: left here, it would keep the function's data alive.
-        del outcome
         if worker in self._stopping and not self._held[worker]:
             self._end(worker, clean=True, reason="stopped")
 

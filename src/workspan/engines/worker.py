@@ -30,8 +30,9 @@ from workspan.engines.wire import (
     worker_ends,
 )
 from workspan.errors import WireError
-from workspan.grid.block import Block
+from workspan.grid.block import Block, BlockStatus
 from workspan.measure.profile import Profile
+from workspan.measure.sections import Collector
 
 if TYPE_CHECKING:
     from workspan.engines.base import BlockFunction
@@ -156,7 +157,8 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
             connection.send(Broken(text))
             return EXIT_BROKEN
         connection.send(Started())
-        _serve(connection, function, layout, settings["task_id"], profile)
+        with Collector() as collector:
+            _serve(connection, function, layout, settings["task_id"], profile, collector)
         return 0
     except DriverGoneError:
         if connection.is_own:
@@ -168,7 +170,12 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
 
 
 def _serve(
-    connection: Connection, function: BlockFunction, layout: Layout, task_id: str, profile: Profile | None
+    connection: Connection,
+    function: BlockFunction,
+    layout: Layout,
+    task_id: str,
+    profile: Profile | None,
+    collector: Collector,
 ) -> None:
     queue: deque[ToWorker] = deque()
     while True:
@@ -181,8 +188,8 @@ def _serve(
         index = message.index
         if index >= layout.num_blocks:
             raise WireError(f"block {index} was granted, but task {task_id!r} has {layout.num_blocks} blocks")
-        block = Block.at(layout, index, task_id)
-        outcome = run_block(function, block, profile)
+        block = Block.at(layout, index, task_id, BlockStatus.PROCESSING)
+        outcome = run_block(function, block, profile, collector)
         if not connection.is_own:
             _log(f"a process forked in block {block.block_id} came back from the block function: it ends here")
             os._exit(0 if outcome.ok else EXIT_BROKEN)

@@ -92,15 +92,14 @@ class Block:
         self._task_id = task_id
 
     @classmethod
-    def at(cls, layout: Layout, index: int, task_id: str | None) -> Block:
+    def at(cls, layout: Layout, index: int, task_id: str | None, status: BlockStatus = BlockStatus.CREATED) -> Block:
         """Make the block *index* of *layout*; its ROIs are computed when they are first asked for."""
         block = cls.__new__(cls)
         block._layout = layout
         block._index = index
-        block._total_roi = block._read_roi = block._write_roi = block._spatial_id = None
+        block._total_roi = block._read_roi = block._write_roi = block._spatial_id = block.stats = None
         block._task_id = task_id
-        block._status = BlockStatus.CREATED
-        block.stats = None
+        block._status = status
         return block
 
     @property

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The clock and the bookkeeping of sections, compiled. What it does and why is told by its twin, ``_ticks_py.py``."""
+"""The clock, the bookkeeping of sections and running sums, compiled. What it does and why is told by its twin, ``_ticks_py.py``."""
 
 import cython
 from contextvars import ContextVar
@@ -8,6 +8,7 @@ from sys import modules
 from workspan.errors import UsageTypeError
 
 from cpython.contextvars cimport get_value
+from libc.math cimport NAN, fabs
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident() nogil
@@ -65,6 +66,15 @@ cdef class Tree:
         self.root = Node(name)
         self.aside = {}
         self.clock = clock
+        self.live = True
+
+    def pause(self):
+        """Collect nothing for now; return whether nothing was collected so far."""
+        self.live = False
+        return not self.root.children and not self.aside
+
+    def resume(self):
+        """Collect again."""
         self.live = True
 
 
@@ -229,3 +239,85 @@ cdef size_t running_task_id() except? 1:
 def running_task():
     """Return the id of the asyncio task that the caller runs in; 0 outside a running event loop."""
     return running_task_id()
+
+
+cdef class Moments:
+    """Running sums of any number of samples: the arithmetic behind ``stats.Welford``."""
+
+    cdef readonly long long n
+    cdef double _mean, _m2, _min, _max, _total, _lost
+
+    def __init__(self):
+        self._min = self._max = NAN
+
+    cpdef push(self, sample):
+        """Add one sample."""
+        cdef double value, delta, mean
+        if sample is None:
+            return
+        value = sample
+        if value != value:
+            return
+        self.n += 1
+        delta = value - self._mean
+        self._mean = mean = self._mean + delta / self.n
+        self._m2 += delta * (value - mean)
+        if self.n == 1:
+            self._min = self._max = value
+        elif value < self._min:
+            self._min = value
+        elif value > self._max:
+            self._max = value
+        self._add(value)
+
+    def merge(self, Moments other not None):
+        """Add all samples of *other*, which keeps its own; the order of merging does not matter beyond rounding."""
+        cdef long long count = other.n, n
+        cdef double delta, part, lost
+        if not count:
+            return
+        if not self.n:
+            self._min, self._max, self._mean = other._min, other._max, other._mean
+        n = self.n + count
+        delta = other._mean - self._mean
+        part = <double>count / n
+        self._m2 += other._m2 + delta * delta * (self.n * part)
+        self._mean += delta * part
+        self._min = min(self._min, other._min)
+        self._max = max(self._max, other._max)
+        self.n = n
+        lost = other._lost
+        self._add(other._total)
+        self._add(lost)
+
+    def figures(self):
+        """Return number, mean, sum of squared differences to it, least, greatest, and sum of the samples."""
+        return self.n, self._mean, self._m2, self._min, self._max, self._total + self._lost
+
+    cdef void _add(self, double value) noexcept:
+        cdef double total = self._total + value
+        if fabs(self._total) >= fabs(value):
+            self._lost += (self._total - total) + value
+        else:
+            self._lost += (value - total) + self._total
+        self._total = total
+
+
+cdef class Slope:
+    """Running least-squares slope of samples over their number: the arithmetic behind ``stats.Trend``."""
+
+    cdef readonly long long n
+    cdef double _mean, _covariance
+
+    cpdef push(self, double sample):
+        """Add the next sample."""
+        cdef double delta = sample - self._mean
+        self._mean += delta / (self.n + 1)
+        self._covariance += delta * self.n / 2
+        self.n += 1
+
+    @property
+    def slope(self):
+        """Growth per sample, in the unit of the samples; 0.0 for fewer than two."""
+        cdef double n = self.n
+        return self._covariance / (n * (n * n - 1) / 12) if self.n > 1 else 0.0

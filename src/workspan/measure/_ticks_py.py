@@ -10,6 +10,7 @@ of all nodes sum to the root's total by construction.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from math import nan
 from sys import modules
 from threading import get_ident
 from time import monotonic_ns as now_ns
@@ -20,7 +21,7 @@ from workspan.errors import UsageTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Lane", "Node", "Section", "Tree", "current_lane", "now_ns"]
+__all__ = ["Lane", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "now_ns"]
 
 
 class Node:
@@ -59,7 +60,16 @@ class Tree:
         """Thread id -> sections of other lanes that ran in that thread; these roots have no own time."""
         self.clock = clock
         self.live = True
-        """Whether the collection still runs."""
+        """Whether sections are collected now."""
+
+    def pause(self) -> bool:
+        """Collect nothing for now; return whether nothing was collected so far."""
+        self.live = False
+        return not self.root.children and not self.aside
+
+    def resume(self) -> None:
+        """Collect again."""
+        self.live = True
 
 
 class _Frame:
@@ -211,3 +221,94 @@ def running_task() -> int:
     except AttributeError:  # another thread is just importing it
         return 0
     return 0 if task is None else id(task)
+
+
+class Moments:
+    """Running sums of any number of samples: the arithmetic behind ``stats.Welford``.
+
+    Not measured (``None`` or NaN) is no sample: it is skipped and not counted. Not thread-safe.
+    """
+
+    __slots__ = ("_lost", "_m2", "_max", "_mean", "_min", "_total", "n")
+
+    def __init__(self) -> None:
+        self.n = 0
+        """Number of samples so far."""
+        self._mean = 0.0
+        self._m2 = 0.0  # sum of squared differences to the mean
+        self._min = nan
+        self._max = nan
+        self._total = 0.0
+        self._lost = 0.0  # what rounding has taken from the total so far (Neumaier)
+
+    def push(self, sample: float | None) -> None:
+        """Add one sample."""
+        if sample is None or sample != sample:
+            return
+        sample = float(sample)
+        self.n = n = self.n + 1
+        delta = sample - self._mean
+        self._mean = mean = self._mean + delta / n
+        self._m2 += delta * (sample - mean)
+        if n == 1:
+            self._min = self._max = sample
+        elif sample < self._min:
+            self._min = sample
+        elif sample > self._max:
+            self._max = sample
+        self._add(sample)
+
+    def merge(self, other: Moments) -> None:
+        """Add all samples of *other*, which keeps its own; the order of merging does not matter beyond rounding."""
+        count = other.n
+        if not count:
+            return
+        if not self.n:
+            self._min, self._max, self._mean = other._min, other._max, other._mean
+        n = self.n + count
+        delta = other._mean - self._mean
+        self._m2 += other._m2 + delta * delta * (self.n * (count / n))
+        self._mean += delta * (count / n)
+        self._min = min(self._min, other._min)
+        self._max = max(self._max, other._max)
+        self.n = n
+        lost = other._lost
+        self._add(other._total)
+        self._add(lost)
+
+    def figures(self) -> tuple[int, float, float, float, float, float]:
+        """Return number, mean, sum of squared differences to it, least, greatest, and sum of the samples."""
+        return self.n, self._mean, self._m2, self._min, self._max, self._total + self._lost
+
+    def _add(self, value: float) -> None:
+        total = self._total + value
+        big, small = (self._total, value) if abs(self._total) >= abs(value) else (value, self._total)
+        self._lost += (big - total) + small
+        self._total = total
+
+
+class Slope:
+    """Running least-squares slope of samples over their number: the arithmetic behind ``stats.Trend``."""
+
+    __slots__ = ("_covariance", "_mean", "n")
+
+    def __init__(self) -> None:
+        self.n = 0
+        """Number of samples so far."""
+        self._mean = 0.0
+        self._covariance = 0.0  # sum of (x - mean x) (y - mean y)
+
+    def push(self, sample: float) -> None:
+        """Add the next sample."""
+        n = self.n
+        delta = sample - self._mean
+        self._mean += delta / (n + 1)
+        # (x - old mean of x) (y - new mean of y) = (n + 1) / 2 * delta n / (n + 1)
+        self._covariance += delta * n / 2
+        self.n = n + 1
+
+    @property
+    def slope(self) -> float:
+        """Growth per sample, in the unit of the samples; 0.0 for fewer than two."""
+        n = self.n
+        return self._covariance / (n * (n * n - 1) / 12) if n > 1 else 0.0

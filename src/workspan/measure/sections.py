@@ -21,6 +21,7 @@ Which sections belong together is decided by the context (``contextvars``):
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Self
 
-__all__ = ["SectionNode", "StepCost", "collect", "section"]
+__all__ = ["Collector", "SectionNode", "StepCost", "collect", "section"]
 
 section = ticks.Section
 """``section(name)``: context manager that times a named part of what is being collected.
@@ -130,16 +131,7 @@ class collect:
 
         Before the end of the block: up to the last section that was entered or left.
         """
-        costs: dict[str, list[int]] = {}
-        for root in (self._tree.root, *_values(self._tree.aside)):
-            nodes = [*reversed(_values(root.children))]
-            while nodes:
-                node = nodes.pop()
-                nodes += reversed(_values(node.children))
-                cost = costs.setdefault(node.name, [0, 0])
-                cost[0] += node.self_ns
-                cost[1] += node.calls
-        return {name: StepCost(self_ns / 1e9, calls) for name, (self_ns, calls) in costs.items()}
+        return _steps(self._tree)
 
     @property
     def root(self) -> SectionNode:
@@ -150,6 +142,67 @@ class collect:
     def beside(self) -> tuple[SectionNode, ...]:
         """Call trees of all other lanes, one for each thread in which any ran; these roots have no own time."""
         return tuple(_freeze(root, 0) for root in _values(self._tree.aside))
+
+
+class Collector:
+    """Collect the sections of one piece of work after the other in this thread, cheaply where there are none.
+
+    It is entered once; then each piece lies between :meth:`begin` and :meth:`end`. Sections outside of a piece measure
+    nothing. A thread of one piece that opens its first section during a later one counts for that one.
+    """
+
+    __slots__ = ("_lane", "_token", "_tree", "pid")
+
+    _ticks: ClassVar[ModuleType] = ticks.implementation
+    _tree: ticks.Tree
+    _lane: ticks.Lane
+    _token: Token[ticks.Lane | None]
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        """The process that it was made in."""
+
+    def __enter__(self) -> Self:
+        self._token = self._ticks.current_lane.set(None)
+        self._renew()
+        return self
+
+    def __exit__(self, kind: object = None, error: object = None, traceback: object = None) -> None:
+        self._tree.pause()
+        with suppress(ValueError):
+            self._ticks.current_lane.reset(self._token)
+
+    def begin(self) -> None:
+        """Begin a piece of work."""
+        self._tree.resume()
+
+    def end(self) -> dict[str, tuple[float, int]] | None:
+        """End a piece of work: section name -> (self seconds, calls), or ``None`` if it opened no section."""
+        tree = self._tree
+        if tree.pause():
+            return None
+        self._lane.end()
+        self._renew()
+        return {name: (cost.self_seconds, cost.calls) for name, cost in _steps(tree).items()}
+
+    def _renew(self) -> None:
+        tree = self._tree = self._ticks.Tree("", self._ticks.now_ns)
+        tree.pause()
+        self._lane = self._ticks.Lane(tree, tree.root)
+        self._ticks.current_lane.set(self._lane)
+
+
+def _steps(tree: ticks.Tree) -> dict[str, StepCost]:
+    costs: dict[str, list[int]] = {}
+    for root in (tree.root, *_values(tree.aside)):
+        nodes = [*reversed(_values(root.children))]
+        while nodes:
+            node = nodes.pop()
+            nodes += reversed(_values(node.children))
+            cost = costs.setdefault(node.name, [0, 0])
+            cost[0] += node.self_ns
+            cost[1] += node.calls
+    return {name: StepCost(self_ns / 1e9, calls) for name, (self_ns, calls) in costs.items()}
 
 
 def _values(nodes: Mapping[Any, ticks.Node]) -> list[ticks.Node]:

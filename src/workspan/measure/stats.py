@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workspan.errors import UsageTypeError
+from workspan.measure import ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,7 +75,7 @@ class Stat(msgspec.Struct, frozen=True):
         return hash(self._key())
 
 
-class Welford:
+class Welford(ticks.Moments):
     """Accumulator behind a :class:`Stat`.
 
     Not measured (``None`` or NaN) is no sample: it is skipped and not counted. Not thread-safe.
@@ -88,73 +89,22 @@ class Welford:
     Stat(n=2, mean=2.0, std=1.4142135623730951, min=1.0, max=3.0, total=4.0)
     """
 
-    __slots__ = ("_lost", "_m2", "_max", "_mean", "_min", "_total", "n")
-
-    def __init__(self) -> None:
-        self.n = 0
-        """Number of samples so far."""
-        self._mean = 0.0
-        self._m2 = 0.0  # sum of squared differences to the mean
-        self._min = nan
-        self._max = nan
-        self._total = 0.0
-        self._lost = 0.0  # what rounding has taken from the total so far (Neumaier)
-
-    def push(self, sample: float | None) -> None:
-        """Add one sample."""
-        if sample is None or sample != sample:
-            return
-        sample = float(sample)
-        self.n = n = self.n + 1
-        delta = sample - self._mean
-        self._mean = mean = self._mean + delta / n
-        self._m2 += delta * (sample - mean)
-        if n == 1:
-            self._min = self._max = sample
-        elif sample < self._min:
-            self._min = sample
-        elif sample > self._max:
-            self._max = sample
-        self._add(sample)
+    __slots__ = ()
 
     def extend(self, samples: Iterable[float | None]) -> None:
         """Add several samples."""
         for sample in samples:
             self.push(sample)
 
-    def merge(self, other: Welford) -> None:
-        """Add all samples of *other*, which keeps its own; the order of merging does not matter beyond rounding."""
-        count = other.n
-        if not count:
-            return
-        if not self.n:
-            self._min, self._max, self._mean = other._min, other._max, other._mean
-        n = self.n + count
-        delta = other._mean - self._mean
-        self._m2 += other._m2 + delta * delta * (self.n * (count / n))
-        self._mean += delta * (count / n)
-        self._min = min(self._min, other._min)
-        self._max = max(self._max, other._max)
-        self.n = n
-        lost = other._lost
-        self._add(other._total)
-        self._add(lost)
-
     def stat(self) -> Stat:
         """Return the summary of the samples so far."""
-        if not self.n:
+        n, mean, m2, low, high, total = self.figures()
+        if not n:
             return Stat()
-        std = sqrt(self._m2 / (self.n - 1)) if self.n > 1 else 0.0
-        return Stat(self.n, self._mean, std, self._min, self._max, self._total + self._lost)
-
-    def _add(self, value: float) -> None:
-        total = self._total + value
-        big, small = (self._total, value) if abs(self._total) >= abs(value) else (value, self._total)
-        self._lost += (big - total) + small
-        self._total = total
+        return Stat(n, mean, sqrt(m2 / (n - 1)) if n > 1 else 0.0, low, high, total)
 
 
-class Trend:
+class Trend(ticks.Slope):
     """Least-squares slope of samples over their number 0, 1, ..., computed as they come.
 
     Examples
@@ -166,28 +116,7 @@ class Trend:
     2.0
     """
 
-    __slots__ = ("_covariance", "_mean", "n")
-
-    def __init__(self) -> None:
-        self.n = 0
-        """Number of samples so far."""
-        self._mean = 0.0
-        self._covariance = 0.0  # sum of (x - mean x) (y - mean y)
-
-    def push(self, sample: float) -> None:
-        """Add the next sample."""
-        n = self.n
-        delta = sample - self._mean
-        self._mean += delta / (n + 1)
-        # (x - old mean of x) (y - new mean of y) = (n + 1) / 2 * delta n / (n + 1)
-        self._covariance += delta * n / 2
-        self.n = n + 1
-
-    @property
-    def slope(self) -> float:
-        """Growth per sample, in the unit of the samples; 0.0 for fewer than two."""
-        n = self.n
-        return self._covariance / (n * (n * n - 1) / 12) if n > 1 else 0.0
+    __slots__ = ()
 
 
 def linear_trend(values: Iterable[float]) -> tuple[float, float]:

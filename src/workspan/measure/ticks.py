@@ -1,4 +1,4 @@
-"""The clock and the bookkeeping of sections: native where it was built, else the pure-Python twin.
+"""The clock, the bookkeeping of sections and running sums: native where it was built, else the pure-Python twin.
 
 ``WORKSPAN_PURE_PYTHON=1`` in the environment forces the twin.
 """
@@ -18,14 +18,16 @@ elif os.environ.get("WORKSPAN_PURE_PYTHON", "0") in ("", "0"):
 else:
     from workspan.measure import _ticks_py as implementation
 
-__all__ = ["NATIVE", "Lane", "Node", "Section", "Tree", "current_lane", "implementation", "now_ns"]
+__all__ = ["NATIVE", "Lane", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "implementation", "now_ns"]
 
 NATIVE: bool = not implementation.__name__.endswith("_py")
 """Whether the compiled module is in use."""
 
 Lane = implementation.Lane
+Moments = implementation.Moments
 Node = implementation.Node
 Section = implementation.Section
+Slope = implementation.Slope
 Tree = implementation.Tree
 current_lane = implementation.current_lane
 now_ns = implementation.now_ns

@@ -26,12 +26,14 @@ class Display:
     """
 
     def __init__(self, session: Session, *, progress: Any, summary: bool) -> None:
-        from workspan.views.progress import Guard, choose
+        from workspan.views.progress import Guard, PlainProgress, choose
 
         self._session = session
         self._told = progress is True
         self._summary = summary
-        self._guard = Guard(choose(progress))
+        # Bars take over the terminal, and a debugger in a block needs it.
+        plain = progress is True and session.is_inline
+        self._guard = Guard(PlainProgress(sys.stderr) if plain else choose(progress))
         self._events = -1
 
     def start(self) -> None:
@@ -83,7 +85,7 @@ class Display:
         from workspan.views.terminal import emit
 
         for book in self._session.record.books:
-            in_flight = len(book.store.was_in_flight) if book.store is not None else 0
-            if in_flight:
+            if book.store is not None and (in_flight := len(book.store.was_in_flight)):
+                done = {"done": int(book.store.done.sum())}
                 total = book.state.total_block_count
-                emit(skip_sentence(book.task_id, total, book.aggregate.skip_reasons, in_flight=in_flight), sys.stderr)
+                emit(skip_sentence(book.task_id, total, done, in_flight=in_flight), sys.stderr)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from workspan.engines.block import run_block
 from workspan.engines.failure import failure_text
 from workspan.errors import ConfigurationError, StalledError
-from workspan.grid import Block
+from workspan.grid import Block, BlockStatus
 from workspan.measure.profile import Profile, close_counters
+from workspan.measure.sections import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,34 +40,40 @@ def run_inline(session: Session, on_change: Callable[[], Any], interrupts: Inter
                 f"task {task.task_id!r} has no process_function: without worker processes there is nobody else to run "
                 "its blocks"
             )
+    numbers = range(len(session.tasks))
     try:
-        while sum(_run_ready(session, number, on_change, interrupts) for number in range(len(session.tasks))):
-            pass
+        with Collector() as collector:
+            while sum(_run_ready(session, number, on_change, interrupts, collector) for number in numbers):
+                pass
     finally:
         close_counters()
     if not session.ledger.is_done():
         raise StalledError("blocks are unfinished, yet none is ready: please report this with the pipeline's layout")
 
 
-def _run_ready(session: Session, number: int, on_change: Callable[[], Any], interrupts: Interrupts) -> int:
+def _run_ready(
+    session: Session, number: int, on_change: Callable[[], Any], interrupts: Interrupts, collector: Collector
+) -> int:
     """Run the blocks of one task until none is ready; return how many ran."""
     task, book = session.tasks[number], session.record.books[number]
     ledger, record, now = session.ledger, session.record, session.clock.now
     function, layout, task_id = task.process_function, book.layout, task.task_id
     assert function is not None
     profile = Profile() if book.tracked else None
+    stored = book.store is not None
     ran = 0
     due = 0.0
     while (index := ledger.acquire(number)) is not None:
         if interrupts.received is not None:
             raise KeyboardInterrupt
         ran += 1
-        block = Block.at(layout, index, task_id)
-        record.block_granted(number, index, _NO_WORKER)
+        block = Block.at(layout, index, task_id, BlockStatus.PROCESSING)
+        if stored:
+            record.block_granted(number, index, _NO_WORKER)
         began = now()
         try:
             interrupts.armed = True
-            outcome = run_block(function, block, profile, pass_on=(BaseException,))
+            outcome = run_block(function, block, profile, collector, pass_on=(BaseException,))
             interrupts.armed = False
         except Exception as error:
             final = ledger.fail(number, index) or False

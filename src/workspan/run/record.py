@@ -91,7 +91,8 @@ class RunRecord:
         """Begin the worker's timeline."""
         self.events += 1
         self._task_of[worker] = task
-        self._timeline(worker).started(worker, now)
+        if self._has_workers:  # else the scheduler's pseudo workers leave no trace in the report
+            self.books[task].timeline.started(worker, now)
 
     def worker_ready(self, worker: int, now: float) -> None:
         """End the worker's start-up."""
@@ -168,6 +169,11 @@ class RunRecord:
         self.events += 1
         self._timeline(worker).ended(worker, now, exit)
 
+    def shut_down(self, now: float) -> None:
+        """Note that the run is ending: workers that were not told so before are ending from now on."""
+        for book in self.books:
+            book.timeline.shut_down(now)
+
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def report(self, *, outcome: str | None, ended_at: float) -> RunReport:
@@ -180,20 +186,22 @@ class RunRecord:
         ended_at
             When all workers had ended, on the monotonic clock.
         """
-        started = self._clock.at(self._clock.start)
-        ended = self._clock.at(ended_at)
-        tasks = {book.task_id: self._task_report(book, outcome, started, ended) for book in self.books}
+        started, seconds = self._clock.at(self._clock.start), ended_at - self._clock.start
+        for book in self.books:
+            if outcome is not None:
+                book.timeline.interrupt(ended_at)
+        tasks = {book.task_id: self._task_report(book, outcome, started, seconds) for book in self.books}
         worst = max((task.outcome for task in tasks.values()), key=_WORST.index, default="completed")
         return RunReport(
             run_id=self.run_id,
             started_at=started,
-            ended_at=ended,
-            wall_seconds=ended_at - self._clock.start,
+            ended_at=started + seconds,
+            wall_seconds=seconds,
             outcome=outcome or worst,
             tasks=tasks,
         )
 
-    def _task_report(self, book: TaskBook, outcome: str | None, started: float, ended: float) -> TaskReport:
+    def _task_report(self, book: TaskBook, outcome: str | None, started: float, seconds: float) -> TaskReport:
         state = book.state
         own = "completed" if state.completed_count == state.total_block_count else "incomplete"
         if own == "incomplete":
@@ -202,8 +210,8 @@ class RunRecord:
             run_id=self.run_id,
             task_id=book.task_id,
             started_at=started,
-            ended_at=ended,
-            wall_seconds=ended - started,
+            ended_at=started + seconds,
+            wall_seconds=seconds,
             outcome=own,
             tracking_path=None if book.store is None else str(book.store.path),
             orphaned=state.orphaned_count,
@@ -213,8 +221,7 @@ class RunRecord:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _timeline(self, worker: int) -> TaskTimeline:
-        # Without workers the scheduler's pseudo workers leave no trace in the report.
-        return self.books[self._task_of[worker]].timeline if self._has_workers else _NOBODY
+        return self.books[self._task_of[worker]].timeline
 
     def _failure(self, task: int, index: int, worker: int, cause: Cause, error: str) -> BlockFailure:
         book = self.books[task]
@@ -236,6 +243,3 @@ class RunRecord:
             worker=worker if self._has_workers else None,
             log=log,
         )
-
-
-_NOBODY = TaskTimeline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import signal
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from workspan.report.task import RunReport
     from workspan.run.task import Task
     from workspan.schedule.state import TaskState
+
+logger = logging.getLogger(__name__)
 
 ENGINES = ("processes", "serial")
 
@@ -101,6 +104,7 @@ def run_blockwise(
         block_tracking=block_tracking,
         log_dir=_log_dir(),
         has_workers=chosen is not None and chosen.has_workers,
+        is_inline=chosen is None,
     )
     display = Display(session, progress=progress, summary=summary)
     with _reported(session, display):
@@ -128,6 +132,7 @@ def _reported(session: Session, display: Display) -> Iterator[None]:
         finally:
             display.finish()
             keep_report(session.end(), session)
+            _log_skips(session.states)
     finally:
         session.close()
     display.print_summary()
@@ -136,6 +141,18 @@ def _reported(session: Session, display: Display) -> Iterator[None]:
     error = error or session.abandoned()
     if error is not None:
         raise _with_record(error, session.end(), session.snapshot())
+
+
+def _log_skips(states: Mapping[str, TaskState]) -> None:
+    for task_id, state in states.items():
+        if state.skipped_count:
+            logger.info(
+                "task %r skipped %d of %d blocks; to process them again, call its reset(), which deletes the record of "
+                "what was done",
+                task_id,
+                state.skipped_count,
+                state.total_block_count,
+            )
 
 
 def _with_record(error: BaseException, report: RunReport, states: dict[str, TaskState]) -> BaseException:

@@ -60,6 +60,8 @@ class Session:
         Folder of the workers' logs, or ``None``.
     has_workers
         Blocks travel to workers.
+    is_inline
+        Blocks run in the calling thread, in the debug mode.
 
     Attributes
     ----------
@@ -83,8 +85,10 @@ class Session:
         block_tracking: bool,
         log_dir: Path | None,
         has_workers: bool,
+        is_inline: bool,
     ) -> None:
         self.spec = spec
+        self.is_inline = is_inline
         self.tasks = [tasks[entry.task_id] for entry in spec.tasks]
         self.clock = clock
         self.run_id = run_id
@@ -225,6 +229,7 @@ class Session:
     def _shut_down(self, dispatcher: Dispatcher, engine: Engine) -> None:
         """No worker survives the run; what came back meanwhile is still recorded."""
         now = self.clock.now
+        self.record.shut_down(now())
         if dispatcher.slots:
             dispatcher.stop(now())
         for event in engine.close(0.0):
