@@ -112,10 +112,11 @@ def test_a_second_signal_ends_at_once(script):
     assert process.returncode == 130
 
 
-def test_a_run_in_a_thread_touches_no_signal_handler(tmp_path):
+def test_a_run_in_a_thread_touches_no_signal_handler(tmp_path, monkeypatch):
     """R22, R66: outside the main thread the run works and leaves the handlers alone; in it they are restored."""
     import workspan as ws
 
+    monkeypatch.chdir(tmp_path)
     roi = ws.Roi((0,), (10,))
     task = ws.Task("t", roi, roi, roi, lambda block: None)
     before = signal.getsignal(signal.SIGINT)
