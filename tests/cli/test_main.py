@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 import workspan
 from workspan.cli import app, main
+from workspan.cli.demo import ome
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -190,19 +192,35 @@ def test_locked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A disk that is full before the run starts: exit code 3, one line, no half-written input (D39, R25)."""
-    from workspan.cli.demo import ome
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [
+        (errno.ENOSPC, 3, "no space is left for the input in"),
+        (errno.EDQUOT, 3, "no space is left for the input in"),
+        (errno.EACCES, 2, "cannot be prepared: [Errno 13] Permission denied"),
+        (errno.EROFS, 2, "cannot be prepared: [Errno 30] Read-only file system"),
+    ],
+)
+def test_disk_refuses_the_input(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    code: int,
+    told: str,
+) -> None:
+    """A disk that is full, or refuses, before the run starts: the code, one line, no half-written input (D39, R25)."""
 
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
+    def fail(path: Path, *args: object) -> None:
+        path.mkdir()
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(ome, "create", full)
-    assert main(["demo", "--out", str(tmp_path / "a")]) == 3
+    monkeypatch.setattr(ome, "create", fail)
+    assert main(["demo", "--out", str(tmp_path / "a")]) == code
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "No space left on device" in err
-    assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["workspan-demo.json"]
+    assert told in err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

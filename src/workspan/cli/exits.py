@@ -56,8 +56,13 @@ def code_of(error: Exception) -> int | None:
     if isinstance(error, WorkspanError):
         return INCOMPLETE
     if isinstance(error, OSError):
-        return STORE if error.errno in _FULL else INCOMPLETE
+        return STORE if is_full(error) else INCOMPLETE
     return None
+
+
+def is_full(error: OSError) -> bool:
+    """Whether *error* says that a disk, or the user's share of it, is full."""
+    return error.errno in _FULL
 
 
 def _one_line(error: Exception) -> str:

@@ -158,6 +158,9 @@ class Folder:
             ome.create(part / STORE, volume, brain)
             size = sum(file.stat().st_size for file in ome.chunk_files(part / STORE, brain)["t1"])
             os.rename(part / STORE, self.store)
+        except BaseException:
+            _remove(self.marker_file)  # there is nothing that it could mark
+            raise
         finally:
             shutil.rmtree(part, ignore_errors=True)
         marker = msgspec.structs.replace(marker, input_bytes=size)

@@ -15,7 +15,7 @@ from workspan.cli.demo.brain import find_brain
 from workspan.cli.demo.nifti import read_nifti
 from workspan.cli.demo.pipeline import TASKS, build
 from workspan.cli.terminal import complain, say
-from workspan.errors import ConfigurationError, LayoutMismatchError
+from workspan.errors import ConfigurationError, LayoutMismatchError, StoreFullError, WorkspanError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +91,20 @@ def run(options: Options) -> int:
 
 def _prepared(folder: Folder, options: Options) -> tuple[Marker, str]:
     """Marker of a folder whose input is there, and in words where the input came from."""
+    try:
+        return _prepare(folder, options)
+    except WorkspanError:
+        raise
+    except OSError as error:
+        if exits.is_full(error):
+            raise StoreFullError(
+                f"no space is left for the input in {str(folder.path)!r}: make some, or use another --out; nothing "
+                "half-written was left there"
+            ) from error
+        raise ConfigurationError(f"{str(folder.path)!r} cannot be prepared: {error}") from error
+
+
+def _prepare(folder: Folder, options: Options) -> tuple[Marker, str]:
     # Everything that may be refused comes before the first file is written or deleted.
     if options.fresh:
         folder.made_here()
