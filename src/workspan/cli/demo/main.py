@@ -70,7 +70,6 @@ def run(options: Options) -> int:
         ready = perf_counter()
         tell(_opening(folder, marker, options))
         tell(f"  input  {source}, {ready - began:.1f} s")
-        tell()
         report = _run_blocks(folder, marker, options)
         ended = perf_counter()
         done = sum(task.blocks.skipped for task in report.tasks.values())
