@@ -109,6 +109,30 @@ class TestArguments:
         assert t.skip_mask.sum() == 1
 
 
+class TestPositions:
+    def test_the_two_grids_convert_into_each_other(self):
+        """B11, W21: block <-> mask cell <-> tracking cell, with a context wider than a block."""
+        wide = task("wide", Roi((-15,), (60,)), Roi((-15,), (40,)), Roi((0,), (10,)))
+        for n in range(3):
+            block = wide.block_at(mask_cell=(n,))
+            assert (wide.mask_cell(block), wide.tracking_cell(block)) == ((n,), (n + 1,))
+            assert wide.block_at(tracking_cell=(n + 1,)) == block
+            by_hand = workspan.Block(block.total_roi, block.read_roi, block.write_roi, task_id="wide")
+            assert wide.tracking_cell(by_hand) == (n + 1,)
+
+    def test_positions_without_a_block_are_refused(self):
+        """W21: position, number of blocks and the first one are named; a foreign block is no block of the task."""
+        wide = task("wide", Roi((-15,), (60,)), Roi((-15,), (40,)), Roi((0,), (10,)))
+        with pytest.raises(IndexError, match=r"no block at tracking_cell=\(0,\): there are \(3,\) .* first at \(1,\)"):
+            wide.block_at(tracking_cell=(0,))
+        with pytest.raises(IndexError, match=r"no block at mask_cell=\(3,\)"):
+            wide.block_at(mask_cell=(3,))
+        with pytest.raises(UsageTypeError, match="either mask_cell= or tracking_cell="):
+            wide.block_at()
+        with pytest.raises(ConfigurationError, match="is no block of this task"):
+            wide.mask_cell(workspan.Block(ROI, Roi((3,), (10,)), Roi((3,), (10,))))
+
+
 class TestFunctions:
     @pytest.mark.parametrize(
         ("function", "kind"),

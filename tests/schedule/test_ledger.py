@@ -138,16 +138,6 @@ def test_a_fan_in_is_unlocked_by_its_last_input():
     assert ledger.acquire(1) is None
 
 
-def test_a_billion_blocks_cost_nothing_before_they_run():
-    """B27: the first block of 10^9, with conflict, comes at once; only touched pages are allocated."""
-    layout = Layout((0,) * 3, (1002,) * 3, (0,) * 3, (3,) * 3, (1,) * 3, (1,) * 3)
-    assert layout.num_blocks == 10**9
-    ledger = Ledger(single(layout))
-    index = ledger.acquire(0)
-    ledger.complete(0, index)
-    assert ledger.acquire(0) == index + 2
-
-
 class FakeChecker:
     """Answers when the test says so."""
 

@@ -182,6 +182,25 @@ def _rebuild(total: Roi, read: Roi, write: Roi, block_id: BlockId, status: int) 
     return block
 
 
+def index_of(layout: Layout, block: Block) -> int:
+    """Return the index of *block* in *layout*.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not a block of that layout.
+    """
+    begin = tuple(block.write_roi.begin)
+    steps = [(b - c, w) for b, c, w in zip(begin, layout.covered[0], layout.write_shape, strict=True)]
+    coords = [at // w for at, w in steps]
+    if any(at % w for at, w in steps) or not layout.contains(coords):
+        raise ConfigurationError(
+            f"{block!r} is no block of this task: its blocks are {layout.write_shape} from {layout.covered[0]} on, "
+            f"{layout.counts} per axis"
+        )
+    return layout.index(coords)
+
+
 def box_roi(box: Box) -> Roi:
     """Return the funlib ``Roi`` of a half-open box ``(begin, end)``."""
     from funlib.geometry import Roi

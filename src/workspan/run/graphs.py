@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.errors import ConfigurationError
 from workspan.grid import Block, BlockStatus, Layout, as_roi
-from workspan.grid.block import box_roi
+from workspan.grid.block import box_roi, index_of
 from workspan.grid.neighbours import ConflictGraph
 from workspan.run.checks import check_function_of
 from workspan.run.pipeline import Pipeline
@@ -297,25 +297,6 @@ def task_number(numbers: dict[str, int], task_id: str | None) -> int:
     if task_id is None or task_id not in numbers:
         raise ConfigurationError(f"there is no task {task_id!r}: the tasks are {', '.join(map(repr, numbers))}")
     return numbers[task_id]
-
-
-def index_of(layout: Layout, block: Block) -> int:
-    """Return the index of *block* in *layout*.
-
-    Raises
-    ------
-    ConfigurationError
-        It is not a block of that layout.
-    """
-    begin = tuple(block.write_roi.begin)
-    steps = [(b - c, w) for b, c, w in zip(begin, layout.covered[0], layout.write_shape, strict=True)]
-    coords = [at // w for at, w in steps]
-    if any(at % w for at, w in steps) or not layout.contains(coords):
-        raise ConfigurationError(
-            f"{block!r} is no block of this task: its blocks are {layout.write_shape} from {layout.covered[0]} on, "
-            f"{layout.counts} per axis"
-        )
-    return layout.index(coords)
 
 
 def expand_roi_to_grid(sub_roi: Any, total_roi: Any, read_roi: Any, write_roi: Any) -> Roi:

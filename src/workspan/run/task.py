@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan import config
-from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.errors import BlockNotFoundError, ConfigurationError, UsageTypeError
 from workspan.grid import Block, Layout, as_roi
-from workspan.grid.block import box_roi
+from workspan.grid.block import box_roi, index_of
 from workspan.run.functions import function_kind
 from workspan.schedule.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from funlib.geometry import Coordinate, Roi
 
@@ -192,6 +192,47 @@ class Task:
     def skip_mask(self) -> Any:
         """Copy of the skip mask (uint8 array of shape :attr:`block_grid_shape`), or ``None``."""
         return None if self._skip_mask is None else self._skip_mask.copy()
+
+    def mask_cell(self, block: Block) -> tuple[int, ...]:
+        """Return where *block* is in arrays of shape :attr:`block_grid_shape`, such as the skip mask.
+
+        Raises
+        ------
+        ConfigurationError
+            It is no block of this task; also for :meth:`tracking_cell`.
+        """
+        return self.layout.coords(index_of(self.layout, block))
+
+    def tracking_cell(self, block: Block) -> tuple[int, ...]:
+        """Return where *block* is in the arrays of the tracking store, as ``report.block(cell)`` takes it."""
+        return self.layout.cell(index_of(self.layout, block))
+
+    def block_at(self, *, mask_cell: Sequence[int] | None = None, tracking_cell: Sequence[int] | None = None) -> Block:
+        """Return the block at a position of one of the two grids; give exactly one.
+
+        Raises
+        ------
+        BlockNotFoundError
+            No block is there.
+        UsageTypeError
+            Both positions are given, or none.
+        """
+        if (mask_cell is None) == (tracking_cell is None):
+            raise UsageTypeError("block_at() takes either mask_cell= or tracking_cell=")
+        layout = self.layout
+        if tracking_cell is not None:
+            index = layout.index_of_cell(tracking_cell) if len(tracking_cell) == layout.rank else None
+        else:
+            assert mask_cell is not None
+            inside = len(mask_cell) == layout.rank and layout.contains(mask_cell)
+            index = layout.index(mask_cell) if inside else None
+        if index is None:
+            given = f"tracking_cell={tracking_cell}" if mask_cell is None else f"mask_cell={mask_cell}"
+            first = layout.first_cell if mask_cell is None else (0,) * layout.rank
+            raise BlockNotFoundError(
+                f"task {self.task_id!r} has no block at {given}: there are {layout.counts} blocks, the first at {first}"
+            )
+        return Block.at(layout, index, self.task_id)
 
     def _checked_mask(self, mask: Any) -> Any:
         if mask is None:
