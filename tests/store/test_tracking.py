@@ -19,6 +19,7 @@ from workspan.errors import BlockNotFoundError, TrackingError
 from workspan.grid import Layout
 from workspan.measure.profile import BlockStats
 from workspan.store.columns import cell_terms
+from workspan.store.files import CellFile
 from workspan.store.meta import ARRAYS, TRACKED
 from workspan.store.tracking import TrackingStore
 
@@ -223,6 +224,22 @@ class TestRecordDone:
             assert (record.stats.wall_seconds, record.worker_id, record.sent_at) == (2.0, 2, 7.0)
             assert record.steps == {"read": 0.75}
             assert store.newly_done == 1
+
+    def test_a_second_record_that_breaks_off_leaves_no_mixture(self, tmp_path: Path, row: Layout, stats) -> None:
+        """The older record is taken back first: no reader sees parts of both (B113, B119)."""
+
+        class Broken:
+            wall_seconds = 77.0
+
+            @property
+            def cpu_seconds(self) -> float:
+                raise RuntimeError("in the middle")
+
+        with TrackingStore.open(tmp_path / "seg", row, resource_tracking=True) as store:
+            store.record_done(0, stats, 1, 1.0, 2.0)
+            with pytest.raises(RuntimeError, match="in the middle"):
+                store.record_done(0, Broken(), 2, 3.0, 4.0)
+            assert store.block((0,)) is None
 
     @pytest.mark.parametrize("index", [-1, 10])
     def test_an_index_outside_is_refused(self, tmp_path: Path, row: Layout, stats: BlockStats, index: int) -> None:
@@ -455,6 +472,37 @@ class TestEnd:
         with pytest.raises(ZeroDivisionError), TrackingStore.open(tmp_path / "seg", row):
             raise ZeroDivisionError
         TrackingStore.open(tmp_path / "seg", row).close()
+
+    def test_a_flush_reaches_everything_that_was_made(self, tmp_path: Path, stats, monkeypatch) -> None:
+        """Metadata, folders and chunks of sections that were left are on the disk, too; flags come last (B120)."""
+        synced: list[str] = []
+        real_sync, real_flush = os.fsync, CellFile.flush
+
+        def fsync(fd: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+            real_sync(fd)
+
+        def flush(file: CellFile) -> None:
+            synced.append(str(file.path))
+            real_flush(file)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(CellFile, "flush", flush)
+        layout = Layout((0,), (200_000,), (0,), (1,), (0,), (1,))
+        seg = tmp_path / "seg"
+        with TrackingStore.open(seg, layout, resource_tracking=True) as store:
+            for index in (0, 199_999):
+                store.record_done(index, stats, 1, 1.0, 2.0, {"read": (1.0, 1)})
+            store.flush()
+            nodes = [seg / name / "zarr.json" for name in ARRAYS]
+            chunks = [seg / name / "c" / "0" for name in ARRAYS]
+            sections = [seg / "steps" / "read" / "c" / "0", seg / "steps" / "read" / "c" / "3"]
+            folders = [seg, tmp_path, seg / "zarr.json", *(chunk.parent for chunk in chunks)]
+            assert set(map(str, [*nodes, *chunks, *sections, *folders])) <= set(synced)
+            assert synced[-1] == str(seg / "done" / "c" / "0")
+            synced.clear()
+            store.flush()
+            assert synced == []  # nothing new, nothing to do
 
     def test_a_store_that_was_deleted_is_noticed(self, tmp_path: Path, row: Layout) -> None:
         """Records would go nowhere: the flush says so, and the store takes nothing more (R26)."""
