@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from helpers.pipelines import Record, brute_inputs, check_counts, descendants, pipelines
 from workspan.errors import ConfigurationError
@@ -33,6 +34,21 @@ class Bench:
         self.held: dict[int, deque[int]] = {}
         self.alive: dict[int, int] = {}
         self.log: list = []
+        self.killed, self.stopped, self.readied = set(), set(), set()
+
+    def state_of(self, worker):
+        """What a live worker is doing, as far as decisions and events tell."""
+        if worker in self.killed:
+            return "killed"
+        if self.held[worker]:
+            return "running"
+        if worker in self.stopped and worker in self.readied:
+            return "stopped"
+        return "idle" if worker in self.readied else "starting"
+
+    def retired(self, task):
+        """Live processes of a task that count as dead, since they are being killed."""
+        return sum(self.alive.get(worker) == task for worker in self.killed)
 
     def do(self, decisions):
         for d in decisions:
@@ -44,6 +60,8 @@ class Bench:
             elif isinstance(d, Send):
                 assert d.worker in self.alive
                 self.held[d.worker].append(d.index)
+            else:
+                (self.killed if isinstance(d, KillWorker) else self.stopped).add(d.worker)
         return decisions
 
     def start(self):
@@ -54,6 +72,7 @@ class Bench:
         return self.do(self.dispatcher.handle(event, self.now))
 
     def ready(self, worker, after=0.0):
+        self.readied.add(worker)
         return self.event(Ready(worker), after)
 
     def returned(self, worker, ok=True, after=0.0, **kwargs):
@@ -74,91 +93,126 @@ class Bench:
         return self.ledger.tasks[0].state
 
 
-@given(pipelines(), st.randoms(use_true_random=False))
-def test_any_order_of_events_ends_with_every_block_accounted_for(pipeline, random):
-    """B30, B61, B80: whatever workers do (return, fail, die idle or in mid-block, hang over their deadline), each block
-    has at most one lease, none runs before its inputs, the budgets hold, and the run ends.
-    """
-    bench = Bench(*pipeline.tasks, edges=pipeline.edges)
-    dispatcher, ledger = bench.dispatcher, bench.ledger
-    inputs = brute_inputs(pipeline)
-    starting: set[int] = set()
-    bench.start()
-    for _ in range(20_000):
-        check_counts(ledger)
-        running = [(bench.alive[w], held[0]) for w, held in bench.held.items() if held and w in bench.alive]
-        leases = Counter((bench.alive[w], i) for w, held in bench.held.items() for i in held if w in bench.alive)
-        assert all(n == 1 for n in leases.values())
-        done = {(task, index) for task, index, *_ in bench.record.of("block_done")}
-        assert all(inputs[block] <= done for block in running)
-        starting = {d.worker for d in bench.log if isinstance(d, StartWorker)} & set(bench.alive)
-        if dispatcher.finished:
-            break
-        stopped = {d.worker for d in bench.log if isinstance(d, StopWorker)}
-        killed = {d.worker for d in bench.log if isinstance(d, KillWorker)}
-        worker = random.choice(sorted(bench.alive)) if bench.alive else None
-        chance = random.random()
-        readied = {w for w, *_ in bench.record.of("worker_ready")}
-        if worker is None:
-            bench.tick()
-        elif worker in killed:
-            bench.ended(worker, clean=False, reason="killed by SIGKILL")
-        elif worker not in readied:
-            bench.ready(worker) if chance < 0.9 else bench.ended(worker, clean=False, reason="exit code 1")
-        elif bench.held[worker]:
-            if chance < 0.75:
-                bench.returned(worker, ok=chance < 0.65, after=random.choice((0.0, 0.00001, 0.1)))
-            elif chance < 0.85:
-                bench.ended(worker, clean=False, reason="killed by SIGKILL")
-            else:
-                bench.tick()
-        elif worker in stopped:
-            bench.ended(worker)
-        else:
-            bench.tick()
-    else:
-        pytest.fail("the run did not end")
-    assert starting == set()
-    done = [(task, index) for task, index, *_ in bench.record.of("block_done")]
-    assert len(done) == len(set(done))
-    final = {(args[0], args[1]) for args in bench.record.of("attempt_failed") if args[-1]}
-    abandoned = any(blocks.state.abandoned for blocks in ledger.tasks)
-    if not abandoned:
-        assert set(done) | final | descendants(inputs, final) == set(inputs)
-    tries = Counter((args[0], args[1]) for args in bench.record.of("attempt_failed"))
-    for number, blocks in enumerate(ledger.tasks):
-        spec, state = blocks.spec, blocks.state
-        assert state.completed_count == sum(task == number for task, _ in done)
-        assert state.worker_start_count <= spec.max_workers + spec.max_worker_restarts
-        assert all(n <= spec.max_retries + 1 for (task, _), n in tries.items() if task == number)
+class AnyOrder(RuleBasedStateMachine):
+    """Drives a pipeline through events in any order and checks the rules after each of them."""
 
+    def __init__(self):
+        super().__init__()
+        self.bench = None
+        self.events = []
+        """What happened, to be played again."""
 
-@given(pipelines(), st.randoms(use_true_random=False))
-def test_the_same_events_give_the_same_decisions(pipeline, random):
-    """B34: the sequence of decisions is a function of the sequence of events."""
-    seed = random.randrange(1 << 30)
+    @initialize(pipeline=pipelines(most_tasks=5, most=3))
+    def start(self, pipeline):
+        self.pipeline = pipeline
+        self.inputs = brute_inputs(pipeline)
+        self.bench = Bench(*pipeline.tasks, edges=pipeline.edges)
+        self.bench.start()
 
-    def run():
-        import random as module
+    def happen(self, kind, *args):
+        self.events.append((kind, args))
+        getattr(self.bench, kind)(*args)
 
-        rng = module.Random(seed)
-        bench = Bench(*pipeline.tasks, edges=pipeline.edges)
-        bench.start()
-        ready: set[int] = set()
-        for _ in range(60):
-            if not bench.alive:
+    def workers(self, state):
+        return sorted(w for w in self.bench.alive if self.bench.state_of(w) == state)
+
+    def pick(self, data, state):
+        return data.draw(st.sampled_from(self.workers(state)), label=state)
+
+    @precondition(lambda self: self.bench and self.workers("starting"))
+    @rule(data=st.data())
+    def a_worker_is_ready(self, data):
+        self.happen("ready", self.pick(data, "starting"))
+
+    @precondition(lambda self: self.bench and self.workers("starting"))
+    @rule(data=st.data())
+    def a_worker_does_not_come_up(self, data):
+        self.happen("ended", self.pick(data, "starting"), False, "exit code 1")
+
+    @precondition(lambda self: self.bench and self.workers("running"))
+    @rule(data=st.data(), ok=st.booleans() | st.just(True), after=st.sampled_from((0.0, 0.00001, 0.1)))
+    def a_block_returns(self, data, ok, after):
+        self.happen("returned", self.pick(data, "running"), ok, after)
+
+    @precondition(lambda self: self.bench and self.workers("running"))
+    @rule(data=st.data())
+    def a_worker_dies_in_mid_block(self, data):
+        self.happen("ended", self.pick(data, "running"), False, "killed by SIGKILL")
+
+    @precondition(lambda self: self.bench and self.workers("stopped"))
+    @rule(data=st.data())
+    def a_stopped_worker_leaves(self, data):
+        self.happen("ended", self.pick(data, "stopped"))
+
+    @precondition(lambda self: self.bench and self.workers("killed"))
+    @rule(data=st.data())
+    def a_killed_worker_is_gone(self, data):
+        self.happen("ended", self.pick(data, "killed"), False, "killed by SIGKILL")
+
+    @precondition(lambda self: self.bench)
+    @rule(after=st.sampled_from((0.1, TICK_SECONDS, 700.0)))
+    def time_passes(self, after):
+        self.happen("tick", after)
+
+    @invariant()
+    def the_rules_hold(self):
+        """B30, B61, B80: counts add up, one lease a block, no block before its inputs, budgets are kept."""
+        if self.bench is None:
+            return
+        bench = self.bench
+        check_counts(bench.ledger)
+        done = [(task, index) for task, index, *_ in bench.record.of("block_done")]
+        assert len(done) == len(set(done)), "a block was completed twice"
+        done = set(done)
+        leases = [(bench.alive[w], i) for w, held in bench.held.items() if bench.state_of(w) == "running" for i in held]
+        assert len(leases) == len(set(leases)), "a block has two leases"
+        assert all(self.inputs[block] <= done for block in leases), "a block runs before its inputs"
+        tries = Counter((args[0], args[1]) for args in bench.record.of("attempt_failed"))
+        for number, blocks in enumerate(bench.ledger.tasks):
+            spec, state = blocks.spec, blocks.state
+            assert state.worker_start_count <= spec.max_workers + spec.max_worker_restarts
+            assert sum(task == number for task in bench.alive.values()) <= spec.max_workers + bench.retired(number)
+            assert all(n <= spec.max_retries + 1 for (task, _), n in tries.items() if task == number)
+
+    def teardown(self):
+        """Let every worker behave from here on: the run ends with every block accounted for, and can be repeated."""
+        if self.bench is None:
+            return
+        bench = self.bench
+        for _ in range(10_000):
+            if bench.dispatcher.finished:
                 break
-            worker = rng.choice(sorted(bench.alive))
-            if worker not in ready:
-                ready.add(worker)
-                bench.ready(worker)
-            elif bench.held[worker]:
-                bench.returned(worker, ok=rng.random() < 0.8, after=0.01)
-            else:
-                bench.tick()
-        return bench.log
+            for worker in sorted(bench.alive):
+                if worker in bench.alive:
+                    kind = bench.state_of(worker)
+                    if kind == "running":
+                        self.happen("returned", worker, True, 0.1)
+                    elif kind == "starting":
+                        self.happen("ready", worker)
+                    elif kind == "stopped":
+                        self.happen("ended", worker)
+                    elif kind == "killed":
+                        self.happen("ended", worker, False, "killed by SIGKILL")
+            self.happen("tick", 0.1)
+        assert bench.dispatcher.finished, "the run did not end"
+        self.the_rules_hold()
+        states = [blocks.state for blocks in bench.ledger.tasks]
+        assert all(state.is_done() for state in states)
+        if not any(state.abandoned for state in states):
+            done = {(task, index) for task, index, *_ in bench.record.of("block_done")}
+            final = {(args[0], args[1]) for args in bench.record.of("attempt_failed") if args[-1]}
+            orphaned = descendants(self.inputs, final)
+            assert done | final | orphaned == set(self.inputs)
+            assert not done & orphaned
+        again = Bench(*self.pipeline.tasks, edges=self.pipeline.edges)
+        again.start()
+        for kind, args in self.events:
+            getattr(again, kind)(*args)
+        assert again.log == bench.log, "the same events gave other decisions"
 
-    assert run() == run()
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 class TestWorkers:

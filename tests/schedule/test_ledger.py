@@ -138,6 +138,17 @@ def test_a_fan_in_is_unlocked_by_its_last_input():
     assert ledger.acquire(1) is None
 
 
+def test_blocks_unlocked_by_one_release_are_queued_by_id():
+    """B34: a fan-out over a plane goes out in order of spatial ids, which is not C order."""
+    whole = Layout((0, 0), (3, 3), (0, 0), (3, 3), (0, 0), (3, 3), "valid", False)
+    plane = Layout((0, 0), (3, 3), (0, 0), (1, 1), (0, 0), (1, 1), "valid", False)
+    ledger = Ledger(PipelineSpec((TaskSpec("a", whole), TaskSpec("b", plane)), ((0, 1),)))
+    ledger.complete(0, ledger.acquire(0))
+    order = [ledger.acquire(1) for _ in range(9)]
+    assert [plane.block_id(index) for index in order] == sorted(plane.block_id(index) for index in order)
+    assert order != sorted(order)
+
+
 class FakeChecker:
     """Answers when the test says so."""
 
