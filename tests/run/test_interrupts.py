@@ -11,15 +11,15 @@ import threading
 
 import pytest
 
-from workspan.run.session import GRACE_SECONDS
-
 SCRIPT = textwrap.dedent(
     """
     import os, sys, time
     from pathlib import Path
     import workspan as ws
 
-    folder, mode = Path(sys.argv[1]), sys.argv[2]
+    folder, mode, grace = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    from workspan.run import session
+    session.GRACE_SECONDS = grace
     ws.logging.set_log_basedir(folder / "logs")
 
     def work(block):
@@ -51,9 +51,9 @@ def script(tmp_path):
     file.write_text(SCRIPT)
     started = []
 
-    def start(mode, *, wait=True):
+    def start(mode, *, wait=True, grace=0.2):
         process = subprocess.Popen(
-            [sys.executable, str(file), str(tmp_path), mode],
+            [sys.executable, str(file), str(tmp_path), mode, str(grace)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -86,7 +86,7 @@ def test_an_interrupted_run_keeps_what_was_done_and_goes_on_there(script, tmp_pa
     """
     process = script(mode)
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=40)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], (out, err)
     if number == signal.SIGINT:
         assert "interrupted 2 0 2" in out
@@ -97,18 +97,18 @@ def test_an_interrupted_run_keeps_what_was_done_and_goes_on_there(script, tmp_pa
             os.kill(pid, 0)
     assert '"outcome":"interrupted"' in (tmp_path / "store" / "runs.jsonl").read_text().replace(" ", "")
     (tmp_path / "go").touch()
-    out, err = script(mode, wait=False).communicate(timeout=20)
+    out, err = script(mode, wait=False).communicate(timeout=40)
     assert "ended True 2" in out, (out, err)
 
 
 def test_a_second_signal_ends_at_once(script):
     """B71, R20: blocks in flight get a grace of seconds, but not after a second Ctrl-C."""
-    process = script("processes")
+    process = script("processes", grace=60)
     process.send_signal(signal.SIGINT)
     threading.Event().wait(0.5)  # two signals that are sent together arrive as one
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=GRACE_SECONDS - 1)
+    process.communicate(timeout=30)
     assert process.returncode == 130
 
 
