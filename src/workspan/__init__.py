@@ -33,6 +33,7 @@ _HOMES = {
     "schedule.state": ("TaskState",),
     "store.records": ("BlockRecord",),
     "views.progress": ("JsonProgressObserver",),
+    "compat.logging": ("get_worker_log_basename",),
     "compat.basedirs": (
         "get_done_marker_basedir",
         "get_tracking_basedir",
@@ -83,6 +84,7 @@ __all__ = [
     "expand_write_roi_to_grid",
     "get_done_marker_basedir",
     "get_tracking_basedir",
+    "get_worker_log_basename",
     "logging",
     "profile_block",
     "run_blockwise",
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
         set_done_marker_basedir,
         set_tracking_basedir,
     )
+    from workspan.compat.logging import get_worker_log_basename
     from workspan.config import configure
     from workspan.errors import AbandonedError, ConfigurationError, LayoutMismatchError, WorkspanError
     from workspan.grid import Block, BlockStatus

@@ -151,8 +151,9 @@ class TestRefusals:
             (lambda: layout_1d((0, 6), (0, 3), (1, 1), "tight"), "fit='tight'"),
             (lambda: layout_1d((0, 6), (1, 1), (0, 3), conflict=True), "does not contain write_roi"),
             (lambda: Layout((), (), (), (), (), ()), "no axes"),
+            (lambda: layout_1d((0, 6), (1, 3), (0, 3)), "ids would not be unique"),
         ],
-        ids=["rank", "empty block", "fit", "containment", "no axes"],
+        ids=["rank", "empty block", "fit", "containment", "no axes", "begin"],
     )
     def test_bad_layouts_are_refused_at_construction(self, make, told):
         """B15: a ValueError that names the value."""

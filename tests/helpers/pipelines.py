@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import inf
 
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ def pipelines(draw, *, most_tasks=4, most=4):
             max_workers=draw(st.integers(1, 3)),
             max_retries=draw(st.integers(0, 2)),
             max_worker_restarts=draw(st.integers(0, 5)),
+            timeout=draw(st.sampled_from((inf, 600.0))),
+            requires=draw(st.sampled_from(({}, {"gpu": 1}, {"gpu": 2}))),
         )
         for n in range(count)
     )

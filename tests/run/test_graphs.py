@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from funlib.geometry import Roi
 from hypothesis import given
@@ -134,7 +135,16 @@ class TestScheduler:
         assert scheduler.acquire_block("t").block_id == ("t", 23)
         scheduler.acquire_block("t")
         assert scheduler.task_states["t"].skipped_count == 1
-        assert len([r for r in caplog.records if "no such thing" in str(r.exc_info)]) == 1
+        assert len([r for r in caplog.records if "TypeError: no such thing" in r.getMessage()]) == 1
+
+    def test_masked_blocks_are_not_handed_out(self):
+        """B35, B50: the mask is looked at here too."""
+        mask = np.ones((4, 4))
+        mask[1, 1] = 0
+        scheduler = Scheduler(square(skip_mask=mask, read_write_conflict=False))
+        assert scheduler.acquire_block("t").block_id == ("t", 12)
+        assert scheduler.acquire_block("t") is None
+        assert scheduler.task_states["t"].skipped_count == 15
 
 
 def test_regions_snap_to_the_grid():

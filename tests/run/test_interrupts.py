@@ -131,3 +131,49 @@ def test_a_run_in_a_thread_touches_no_signal_handler(tmp_path, monkeypatch):
     thread.join()
     run()
     assert answers == [True] * 4
+
+
+@pytest.mark.parametrize("kwargs", [{"multiprocessing": False}, {"engine": "serial"}], ids=["debug", "serial"])
+class TestInThisThread:
+    """Signals at the moments at which no block runs."""
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+
+    def test_a_check_function_is_interrupted(self, kwargs):
+        """R20: Ctrl-C ends a check function that runs, and the run."""
+        import workspan as ws
+
+        asked = []
+
+        def check(block):
+            asked.append(block)
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+        roi = ws.Roi((0,), (40,))
+        with pytest.warns(UserWarning, match="tracking_path"):
+            task = ws.Task("t", roi, ws.Roi((0,), (10,)), ws.Roi((0,), (10,)), lambda b: None, check)
+        with pytest.raises(KeyboardInterrupt):
+            ws.run_blockwise(task, progress=False, summary=False, **kwargs)
+        assert len(asked) == 1
+
+    def test_a_signal_while_a_block_is_recorded_waits_for_the_record(self, kwargs, tmp_path, monkeypatch):
+        """B71: the block is recorded whole, also the last one; then the run is interrupted."""
+        import workspan as ws
+        from workspan.store.tracking import TrackingStore
+
+        record = TrackingStore.record_done
+
+        def signalled(store, *args):
+            signal.raise_signal(signal.SIGINT)
+            record(store, *args)
+
+        monkeypatch.setattr(TrackingStore, "record_done", signalled)
+        roi = ws.Roi((0,), (10,))
+        task = ws.Task("t", roi, roi, roi, lambda b: None, tracking_path=tmp_path / "store")
+        with pytest.raises(KeyboardInterrupt) as caught:
+            ws.run_blockwise(task, progress=False, summary=False, **kwargs)
+        assert caught.value.run_report["t"].blocks.count == 1
+        assert task.report().block((0,)).done

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import sys
 import threading
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -259,6 +262,132 @@ class TestReturnValues:
             run(a | b)
 
 
+class TestRefusals:
+    def test_a_task_without_function_is_refused(self):
+        """B86: no worker could ever connect, so the run would wait for ever."""
+        for kwargs in ({"engine": "processes"}, {"engine": "serial"}, {"multiprocessing": False}):
+            with pytest.raises(ConfigurationError, match="'t' has no process_function"):
+                workspan.run_blockwise(line(2, None), progress=False, **kwargs)
+
+    @pytest.mark.parametrize(
+        "kwargs",
+        [
+            {"resources": {"gpu": 0}},
+            {"resources": 5},
+            {"progress": "yes"},
+            {"engine": "threads"},
+        ],
+        ids=lambda kwargs: next(iter(kwargs)),
+    )
+    def test_a_refused_run_leaves_nothing_behind(self, tmp_path, logs, kwargs):
+        """D39: no store, no report line, no lock; the same task runs right afterwards."""
+        task = line(2, lambda b: None, tracking_path=tmp_path / "store", requires={"gpu": 1})
+        try:
+            workspan.run_blockwise(task, **{"engine": "serial", "progress": False, **kwargs})
+        except (ValueError, TypeError) as error:
+            kept = error
+        assert not (tmp_path / "store").exists()
+        assert task.report() is None
+        assert not list(tmp_path.glob("*store*"))
+        assert run(task, resources={"gpu": 1}), kept
+
+    def test_a_function_that_cannot_be_sent_leaves_no_store(self, tmp_path):
+        """B73, D39: the engine refuses after the stores were made, and they are removed again."""
+        task = line(2, functools.partial(lambda lock, b: None, threading.Lock()), tracking_path=tmp_path / "store")
+        with pytest.raises(RuntimeError):
+            run(task, "processes")
+        assert not list(tmp_path.glob("*store*"))
+
+    def test_a_store_that_is_refused_takes_no_other_with_it(self, tmp_path):
+        """B115: a second task with another layout is refused; the first one's store is not left half-made, and an old
+        one stays.
+        """
+        run(line(4, lambda b: None, "b", tracking_path=tmp_path / "b"))
+        pair = line(3, lambda b: None, "a", tracking_path=tmp_path / "a") | line(
+            3, lambda b: None, "b", tracking_path=tmp_path / "b"
+        )
+        with pytest.raises(LayoutMismatchError):
+            run(pair)
+        assert not (tmp_path / "a").exists()
+        assert run(line(4, lambda b: None, "b", tracking_path=tmp_path / "b"))["b"].blocks.skipped == 4
+
+
+class TestErrors:
+    @pytest.mark.parametrize("mode", ["serial", "debug"])
+    def test_a_store_that_fails_on_the_last_block_leaves_it_undone(self, tmp_path, monkeypatch, mode):
+        """R25, B125: what was not recorded is not counted, in states, report and outcome."""
+        from workspan.errors import StoreFullError
+        from workspan.store.tracking import TrackingStore
+
+        record = TrackingStore.record_done
+
+        def fails(store, index, *args):
+            if index == 3:
+                raise StoreFullError("the disk is full")
+            record(store, index, *args)
+
+        monkeypatch.setattr(TrackingStore, "record_done", fails)
+        task = line(4, lambda b: None, tracking_path=tmp_path / "store")
+        how = {"multiprocessing": False} if mode == "debug" else {"engine": mode}
+        with pytest.raises(StoreFullError) as caught:
+            workspan.run_blockwise(task, progress=False, summary=False, **how)
+        assert caught.value.task_states["t"].completed_count == 3
+        assert caught.value.run_report["t"].blocks.count == 3
+        assert caught.value.run_report.outcome == task.report().outcome == "error"
+
+    def test_the_users_error_is_not_hidden_by_a_later_one(self, tmp_path, monkeypatch):
+        """B69: a store that fails while it is closed is logged; the exception of the block reaches the caller."""
+        from workspan.errors import StoreFullError
+        from workspan.store.tracking import TrackingStore
+
+        close = TrackingStore.close
+
+        def fails(store):
+            close(store)
+            raise StoreFullError("the disk is full")
+
+        monkeypatch.setattr(TrackingStore, "close", fails)
+        task = line(2, lambda b: {}["mine"], tracking_path=tmp_path / "store")
+        with pytest.raises(KeyError, match="mine") as caught:
+            workspan.run_blockwise(task, multiprocessing=False, progress=False, summary=False)
+        assert caught.value.daisy_states["t"].total_block_count == 2
+
+    def test_an_exception_that_refuses_attributes_is_raised_unchanged(self):
+        """B69: the record is attached only if the exception allows it."""
+
+        @dataclass(frozen=True)
+        class Frozen(Exception):
+            code: int = 3
+
+        raised = Frozen()
+
+        def work(block):
+            raise raised
+
+        with pytest.raises(Frozen) as caught:
+            workspan.run_blockwise(line(1, work), multiprocessing=False, progress=False, summary=False)
+        assert caught.value is raised
+
+    def test_an_exit_in_debug_mode_is_a_counted_failure(self):
+        """D4, R13: SystemExit reaches the caller, and the attempt is counted."""
+        task = line(2, lambda b: sys.exit(4))
+        with pytest.raises(SystemExit) as caught:
+            workspan.run_blockwise(task, multiprocessing=False, progress=False, summary=False)
+        assert caught.value.code == 4
+        assert task.report().blocks.failures == 1
+
+
+class TestReports:
+    def test_the_newest_run_is_reported_wherever_it_was_kept(self, tmp_path):
+        """B148: a run without tracking after one with it is the last one."""
+        task = line(2, lambda b: None, tracking_path=tmp_path / "store")
+        run(task)
+        last = run(task, block_tracking=False)
+        assert task.report().run_id == last.run_id
+        again = line(2, lambda b: None, tracking_path=tmp_path / "store")
+        assert again.report().run_id == last.run_id
+
+
 class TestDebugMode:
     def test_the_first_exception_reaches_the_caller_unchanged(self, tmp_path):
         """B69, KF-27: the original object with the user's frame, after one call; the attempt is counted."""
@@ -308,6 +437,19 @@ class TestCheckFunctions:
             assert run(task, engine)["t"].blocks.skipped == 6
             assert asked == []
 
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_an_exit_in_a_check_function_means_not_done(self, engine):
+        """B46: SystemExit must not end the thread that answers, nor the run."""
+        if engine == "serial":
+            pytest.skip("in the calling thread an exit is the caller's")
+
+        def check(block):
+            raise SystemExit(3)
+
+        with pytest.warns(UserWarning, match="tracking_path"):
+            task = line(3, lambda b: None, check_function=check)
+        assert run(task, engine)
+
     def test_a_slow_check_does_not_stall_the_workers(self):
         """W18: the check of the fifth block waits for the first four to be done, and the run goes on."""
         four_done = threading.Event()
@@ -330,6 +472,16 @@ class TestCheckFunctions:
         report = workspan.run_blockwise(task, progress=Watch(), summary=False, return_report=True)
         assert report
         assert four_done.is_set()
+
+
+class TestSerialEngine:
+    def test_blocks_that_wait_for_their_turn_are_not_over_their_timeout(self):
+        """B48, D18: there are no deadlines, and a block's time begins when the one before it returned."""
+        pause = threading.Event()
+        task = line(4, lambda b: pause.wait(0.05) and None, max_workers=4, timeout=0.08, max_retries=0)
+        report = run(task)
+        assert report
+        assert report["t"].work_seconds == pytest.approx(0.2, rel=0.5)
 
 
 class TestWorkers:

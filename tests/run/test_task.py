@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import threading
 from datetime import timedelta
 from math import inf
 
@@ -42,10 +43,22 @@ class TestArguments:
         assert t.read_write_conflict
 
     def test_copies_share_the_callables(self):
-        """B40: copy and deepcopy."""
-        t = task()
-        assert copy.copy(t).process_function is work
-        assert copy.deepcopy(t).process_function is work
+        """B40: copy and deepcopy share functions, whatever they hold, and the very tasks that are upstream."""
+
+        class Model:
+            def __init__(self):
+                self.lock = threading.Lock()
+
+            def __call__(self, block):
+                """Do nothing."""
+
+        model, first = Model(), task("first")
+        t = task(function=model)
+        t.upstream_tasks = [first]
+        for twin in (copy.copy(t), copy.deepcopy(t)):
+            assert twin.process_function is model
+            assert twin.upstream_tasks == [first]
+            assert twin.layout == t.layout
 
     def test_the_default_timeout_is_ten_minutes_and_inf_is_none(self):
         """B48: None means 600 s; inf disables the deadline."""
@@ -76,7 +89,15 @@ class TestArguments:
         assert isinstance(caught.value, ValueError)
 
     @pytest.mark.parametrize(
-        "kwargs", [{"timeout": "5"}, {"max_workers": 1.5}, {"max_workers": True}, {"tracking_path": True}]
+        "kwargs",
+        [
+            {"timeout": "5"},
+            {"max_workers": 1.5},
+            {"max_workers": True},
+            {"tracking_path": True},
+            {"requires": 5},
+            {"check_function": 7},
+        ],
     )
     def test_bad_types_are_refused(self, kwargs):
         """B48, B51: TypeError naming argument and value."""
@@ -107,6 +128,25 @@ class TestArguments:
         assert got.tolist() == [1] + [0] * 9
         got[:] = 1
         assert t.skip_mask.sum() == 1
+
+
+class TestReset:
+    def test_a_folder_that_is_no_store_is_not_deleted(self, tmp_path):
+        """B52: a slip in tracking_path must not cost anybody's files; an empty folder and a store are removed."""
+        (tmp_path / "data.txt").write_text("mine")
+        with pytest.raises(ConfigurationError, match="is not the tracking store of a task, so it was not deleted"):
+            task(tracking_path=tmp_path).reset()
+        assert (tmp_path / "data.txt").read_text() == "mine"
+        assert task(tracking_path=tmp_path / "none").reset() is None
+
+    def test_failed_blocks_of_another_layout_are_refused(self, tmp_path, monkeypatch):
+        """B52: indices of another layout would name the wrong blocks."""
+        monkeypatch.chdir(tmp_path)
+        small = task(function=lambda block: 1 / 0, max_retries=0, tracking_path=tmp_path / "store")
+        workspan.run_blockwise(small, engine="serial", progress=False, summary=False)
+        assert len(small.failed_blocks()) == 10
+        with pytest.raises(ConfigurationError, match="was made for another layout of task 't'"):
+            task(total=Roi((0,), (200,)), tracking_path=tmp_path / "store").failed_blocks()
 
 
 class TestPositions:

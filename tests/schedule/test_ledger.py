@@ -120,6 +120,15 @@ def test_abandoning_orphans_everything_downstream_and_nothing_else():
     assert ledger.acquire(2) == 0
 
 
+def test_abandoning_a_layered_pipeline_visits_each_task_once():
+    """B62: with 2 x 40 tasks, every one of a layer waiting for both of the layer before, there are 2^40 paths."""
+    tasks = tuple(TaskSpec(f"{layer:02}{side}", line(1)) for layer in range(40) for side in "ab")
+    edges = tuple((2 * n + s, 2 * n + 2 + d) for n in range(39) for s in (0, 1) for d in (0, 1))
+    ledger = Ledger(PipelineSpec(tasks, edges))
+    ledger.abandon(0, "worker restart cap exhausted")
+    assert sum(blocks.state.abandoned for blocks in ledger.tasks) == 79
+
+
 def test_a_reader_without_inputs_is_refused():
     """B31: before anything runs."""
     with pytest.raises(ConfigurationError, match="wait for ever"):

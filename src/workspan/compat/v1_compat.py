@@ -13,6 +13,7 @@ from workspan.compat.basedirs import (
     set_done_marker_basedir,
     set_tracking_basedir,
 )
+from workspan.compat.logging import get_worker_log_basename
 from workspan.grid import Block, BlockStatus
 from workspan.measure.profile import BlockStats, profile_block
 from workspan.run.graphs import (
@@ -45,6 +46,7 @@ __all__ = [
     "expand_write_roi_to_grid",
     "get_done_marker_basedir",
     "get_tracking_basedir",
+    "get_worker_log_basename",
     "profile_block",
     "run_blockwise",
     "set_done_marker_basedir",

@@ -109,6 +109,11 @@ class Layout:
                 f"read_roi (begin {self.read_begin}, shape {self.read_shape}) does not contain write_roi (begin "
                 f"{self.write_begin}, shape {self.write_shape}): enlarge read_roi or pass read_write_conflict=False"
             )
+        if min(lower) < 0:
+            raise ConfigurationError(
+                f"read_roi begins at {self.read_begin}, above the begin {self.write_begin} of write_roi: blocks would "
+                "write outside total_roi and their ids would not be unique; enlarge read_roi downwards"
+            )
         begin = tuple(t + c for t, c in zip(self.total_begin, lower, strict=True))
         end = tuple(t + s - c for t, s, c in zip(self.total_begin, self.total_shape, upper, strict=True))
         counts = tuple(

@@ -8,6 +8,7 @@ from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from workspan.engines.failure import failure_text
 from workspan.grid import Block
 from workspan.schedule.events import Checked
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from workspan.run.interrupt import Interrupts
     from workspan.run.task import Task
     from workspan.schedule.events import SkipReason
     from workspan.schedule.ledger import Ledger
@@ -35,26 +37,31 @@ def check_function_of(task: Task) -> Callable[[int], SkipReason | None]:
         nonlocal warned
         try:
             return "check" if function(Block.at(layout, index, task_id)) else None
-        except Exception:
+        except Exception as error:
             if not warned:
                 warned = True
                 logger.warning(
                     "check_function of task %r raised for block %d; the block counts as not done, and further errors "
-                    "of it are not shown",
+                    "of it are not shown\n%s",
                     task_id,
                     layout.block_id(index),
-                    exc_info=True,
+                    failure_text(error),
                 )
             return None
 
     return check
 
 
-def hang_in_checks(ledger: Ledger, tasks: Sequence[Task]) -> None:
-    """Have the check functions asked by the ledger itself, block by block, after what is known of a block."""
+def hang_in_checks(ledger: Ledger, tasks: Sequence[Task], interrupts: Interrupts | None = None) -> None:
+    """Have the check functions asked by the ledger itself, block by block, after what is known of a block.
+
+    With *interrupts*, Ctrl-C ends a check function that runs.
+    """
     for blocks, task in zip(ledger.tasks, tasks, strict=True):
         if task.check_function is not None:
             known, check = blocks.precheck, check_function_of(task)
+            if interrupts is not None:
+                check = interrupts.around(check)
             blocks.precheck = check if known is None else _either(known, check)
 
 
@@ -121,7 +128,12 @@ class CheckThread:
             function = self._functions.get(task)
             if function is None:  # the run is over
                 return
-            self._answers[question] = function(index) is not None
+            try:
+                done = function(index) is not None
+            except BaseException:  # sys.exit() in a check function must not end the thread that answers
+                logger.warning("the check function of a task ended with an exit; its block is not done", exc_info=True)
+                done = False
+            self._answers[question] = done
             self._events.append(Checked(task))
             self._wake()
 

@@ -7,9 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workspan.run.session import Session
+    from workspan.views.progress import Observer
 
 _QUIET_OUTCOMES = ("error",)
 """Outcomes for which no summary is printed: the error speaks for itself."""
+
+
+def choose_observer(progress: Any, *, inline: bool) -> Observer | None:
+    """Return whom *progress* means.
+
+    Parameters
+    ----------
+    progress
+        True, False or None, or an observer.
+    inline
+        Blocks run in the calling thread, in the debug mode.
+
+    Raises
+    ------
+    UsageTypeError
+        *progress* is something else.
+    """
+    from workspan.views.progress import PlainProgress, choose
+
+    # Bars take over the terminal, and a debugger in a block needs it.
+    return PlainProgress(sys.stderr) if progress is True and inline else choose(progress)
 
 
 class Display:
@@ -19,21 +41,21 @@ class Display:
     ----------
     session
         The run.
-    progress
-        True, False or None, or an observer.
+    observer
+        Who is told of the progress; ``None``: nobody.
+    told
+        Say at the beginning what an earlier run left unfinished.
     summary
         Print the execution summary and the resource panel at the end.
     """
 
-    def __init__(self, session: Session, *, progress: Any, summary: bool) -> None:
-        from workspan.views.progress import Guard, PlainProgress, choose
+    def __init__(self, session: Session, observer: Observer | None, *, told: bool, summary: bool) -> None:
+        from workspan.views.progress import Guard
 
         self._session = session
-        self._told = progress is True
+        self._told = told
         self._summary = summary
-        # Bars take over the terminal, and a debugger in a block needs it.
-        plain = progress is True and session.is_inline
-        self._guard = Guard(PlainProgress(sys.stderr) if plain else choose(progress))
+        self._guard = Guard(observer)
         self._events = -1
 
     def start(self) -> None:

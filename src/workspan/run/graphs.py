@@ -11,8 +11,9 @@ from workspan.errors import ConfigurationError
 from workspan.grid import Block, BlockStatus, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
 from workspan.grid.neighbours import ConflictGraph
-from workspan.run.checks import check_function_of
+from workspan.run.checks import hang_in_checks
 from workspan.run.pipeline import Pipeline
+from workspan.run.stores import skip_known_blocks
 from workspan.schedule.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class DependencyGraph:
 
     def __init__(self, pipeline: Any) -> None:
         self._spec = Pipeline.of(pipeline).spec()
-        self._ledger = Ledger(self._spec)
+        self.ledger = Ledger(self._spec)
         self._number = {task.task_id: number for number, task in enumerate(self._spec.tasks)}
 
     @property
@@ -179,7 +180,7 @@ class DependencyGraph:
     def upstream(self, block: Block) -> list[Block]:
         """Return the blocks, of its own and of other tasks, for which *block* waits, sorted by spatial id."""
         number, index = self._locate(block)
-        blocks = self._ledger.tasks[number]
+        blocks = self.ledger.tasks[number]
         found = [(number, up) for up in blocks.conflict.inputs(index)] if blocks.conflict else []
         found += [(up, i) for up, relation in blocks.upstream.items() for i in relation.inputs(index)]
         return self._sorted(found)
@@ -187,7 +188,7 @@ class DependencyGraph:
     def downstream(self, block: Block) -> list[Block]:
         """Return the blocks, of its own and of other tasks, that wait for *block*, sorted by spatial id."""
         number, index = self._locate(block)
-        blocks = self._ledger.tasks[number]
+        blocks = self.ledger.tasks[number]
         found = [(number, index + n.offset) for n in blocks.conflict.dependents(index)] if blocks.conflict else []
         found += [(down, i) for down, relation in blocks.downstream.items() for i, _ in relation.dependents(index)]
         return self._sorted(found)
@@ -226,12 +227,12 @@ class Scheduler:
     def __init__(self, pipeline_or_tasks: Any, count_all_orphans: bool = True) -> None:
         pipeline = Pipeline.of(pipeline_or_tasks)
         self.dependency_graph = DependencyGraph(pipeline)
-        self._ledger = Ledger(pipeline.spec())
+        self._ledger = self.dependency_graph.ledger
         self._number = {blocks.spec.task_id: number for number, blocks in enumerate(self._ledger.tasks)}
         by_id = {task.task_id: task for task in pipeline.tasks}
-        for blocks in self._ledger.tasks:
-            if by_id[blocks.spec.task_id].check_function is not None:
-                blocks.precheck = check_function_of(by_id[blocks.spec.task_id])
+        tasks = [by_id[blocks.spec.task_id] for blocks in self._ledger.tasks]
+        skip_known_blocks(self._ledger, tasks, [None] * len(tasks), lambda *skipped: None)
+        hang_in_checks(self._ledger, tasks)
 
     @property
     def task_states(self) -> dict[str, TaskState]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.engines.block import run_block
 from workspan.engines.failure import failure_text
-from workspan.errors import ConfigurationError, StalledError
+from workspan.errors import StalledError
 from workspan.grid import Block, BlockStatus
 from workspan.measure.profile import Profile, close_counters
 from workspan.measure.sections import Collector
@@ -31,15 +31,9 @@ def run_inline(session: Session, on_change: Callable[[], Any], interrupts: Inter
     ------
     BaseException
         Whatever a block function raised, unchanged, at its first occurrence; the attempt is counted.
-    ConfigurationError
-        A task has no block function.
+    StalledError
+        Blocks are left and none is ready: an internal fault.
     """
-    for task in session.tasks:
-        if task.process_function is None:
-            raise ConfigurationError(
-                f"task {task.task_id!r} has no process_function: without worker processes there is nobody else to run "
-                "its blocks"
-            )
     numbers = range(len(session.tasks))
     try:
         with Collector() as collector:
@@ -74,15 +68,21 @@ def _run_ready(
         try:
             interrupts.armed = True
             outcome = run_block(function, block, profile, collector, pass_on=(BaseException,))
+        except BaseException as error:
             interrupts.armed = False
-        except Exception as error:
-            final = ledger.fail(number, index) or False
-            record.attempt_failed(number, index, _NO_WORKER, began, now(), "error", failure_text(error), final)
+            if isinstance(error, KeyboardInterrupt):
+                # In flight at an interrupt: neither done nor failed.
+                ledger.give_back(number, index)
+                record.block_given_back(number, index)
+            else:
+                final = ledger.fail(number, index) or False
+                record.attempt_failed(number, index, _NO_WORKER, began, now(), "error", failure_text(error), final)
             raise
+        interrupts.armed = False
         ended = now()
         if outcome.ok:
-            ledger.complete(number, index)
             record.block_done(number, index, _NO_WORKER, began, ended, outcome.stats, outcome.steps)
+            ledger.complete(number, index)
         else:
             final = ledger.fail(number, index) or False
             error_text = outcome.error or ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
 
+_A = TypeVar("_A")
+_R = TypeVar("_R")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -53,6 +55,20 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._previous.clear()
+
+    def around(self, function: Callable[[_A], _R]) -> Callable[[_A], _R]:
+        """Return *function* such that a signal ends it: ``KeyboardInterrupt`` is raised in it, or before it."""
+
+        def interruptible(argument: _A) -> _R:
+            if self.received is not None:
+                raise KeyboardInterrupt
+            self.armed = True
+            try:
+                return function(argument)
+            finally:
+                self.armed = False
+
+        return interruptible
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)

@@ -108,6 +108,12 @@ class RunRecord:
         """Add to the worker's idle time."""
         self.books[task].timeline.sent(worker, idle_seconds)
 
+    def block_given_back(self, task: int, index: int) -> None:
+        """Strike the block from what was in flight."""
+        store = self.books[task].store
+        if store is not None:
+            store.ungrant(index)
+
     def block_done(
         self,
         task: int,

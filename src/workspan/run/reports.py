@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workspan import config
+from workspan.errors import WorkspanError
 from workspan.report.task import TaskReport
 
 if TYPE_CHECKING:
@@ -39,21 +40,23 @@ def keep_report(report: RunReport, session: Session) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             append_run(path, own.to_json())
-        except OSError as error:
+        except (OSError, WorkspanError) as error:
             logger.error("task %r: its report could not be appended to %s: %s", task.task_id, path, error)
 
 
 def last_report(task: Task) -> TaskReport | None:
-    """Return the last complete report of *task* from its file; ``None`` if there is none."""
+    """Return the report of the last run of *task*: from its files, or from this process; ``None`` if there is none.
+
+    A run without a store writes beside its logs, and one without either is remembered only, so the newest one counts.
+    """
     from workspan.store.runs import last_run
 
     tracking = task.resolved_tracking_path()
     logs: Path | None = config.get("log_basedir")
-    if tracking is not None and tracking.is_dir():
-        path = tracking / FILE
-    elif logs is not None:
-        path = logs.absolute() / task.task_id / FILE
-    else:
-        return None
-    found = last_run(path) if path.is_file() else None
-    return None if found is None else TaskReport.from_json(found)
+    files = [] if tracking is None else [tracking / FILE]
+    files += [] if logs is None else [logs.absolute() / task.task_id / FILE]
+    lines = [last_run(path) for path in files if path.is_file()]
+    found = [TaskReport.from_json(line) for line in lines if line is not None]
+    if task._memory_report is not None:
+        found.append(task._memory_report)
+    return max(found, key=lambda report: report.started_at, default=None)

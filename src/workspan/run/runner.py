@@ -6,24 +6,26 @@ import logging
 import secrets
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from workspan import config
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.run.clock import RunClock
-from workspan.run.display import Display
+from workspan.run.display import Display, choose_observer
 from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
+from workspan.run.task import check_amounts
+from workspan.schedule.dispatch import check_resources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from workspan.engines.base import Engine
-    from workspan.report.task import RunReport
     from workspan.run.task import Task
+    from workspan.schedule.spec import PipelineSpec
     from workspan.schedule.state import TaskState
 
 logger = logging.getLogger(__name__)
@@ -94,10 +96,13 @@ def run_blockwise(
     if host is not None:
         raise ConfigurationError(f"host={host!r}: workers on other machines are not supported by this version")
     chosen = _engine(engine, multiprocessing)
+    observer = choose_observer(progress, inline=chosen is None)
     pipeline = Pipeline.of(pipeline)
+    spec = pipeline.spec()
+    _check_runnable(spec, resources)
     clock = RunClock()
     session = Session(
-        pipeline.spec(),
+        spec,
         {task.task_id: task for task in pipeline.tasks},
         run_id=_run_id(clock),
         clock=clock,
@@ -106,41 +111,64 @@ def run_blockwise(
         has_workers=chosen is not None and chosen.has_workers,
         is_inline=chosen is None,
     )
-    display = Display(session, progress=progress, summary=summary)
-    with _reported(session, display):
-        display.start()
-        if chosen is None:
-            session.drive_inline(display.update)
-        else:
-            session.drive(chosen, display.update, resources=resources)
+    _run(session, Display(session, observer, told=progress is True, summary=summary), chosen, resources)
     if return_states:
         return session.snapshot()
     report = session.end()
     return report if return_report else bool(report)
 
 
-@contextmanager
-def _reported(session: Session, display: Display) -> Iterator[None]:
-    """On every path out of a run: end the display, append the reports, close the stores, print, then raise."""
-    error: BaseException | None = None
-    try:
+def _run(session: Session, display: Display, engine: Engine | None, resources: Mapping[str, int] | None) -> None:
+    """Run; then, on every path: end the display, append the reports, close the stores, print, and raise what was wrong.
+
+    What goes wrong while a run ends never hides why it ended.
+    """
+    errors: list[BaseException] = []
+
+    def attempt(step: Callable[[], Any]) -> None:
         try:
-            yield
-        except BaseException as problem:
-            error = problem
-            session.outcome = session.outcome or "error"
-        finally:
-            display.finish()
-            keep_report(session.end(), session)
-            _log_skips(session.states)
-    finally:
-        session.close()
-    display.print_summary()
-    if error is None and session.signal is not None:
-        error = KeyboardInterrupt() if session.signal == signal.SIGINT else SystemExit(128 + session.signal)
-    error = error or session.abandoned()
-    if error is not None:
-        raise _with_record(error, session.end(), session.snapshot())
+            step()
+        except BaseException as error:
+            if errors:
+                logger.error("while the run ended: %s", error)
+            errors.append(error)
+
+    def drive() -> None:
+        display.start()
+        if engine is None:
+            session.drive_inline(display.update)
+        else:
+            session.drive(engine, display.update, resources=resources)
+
+    attempt(drive)
+    if errors:
+        session.outcome = session.outcome or "error"
+    attempt(display.finish)
+    if session.started:
+        attempt(lambda: keep_report(session.end(), session))
+        _log_skips(session.states)
+    attempt(session.close)
+    if session.started:
+        attempt(display.print_summary)
+    if not errors and session.signal is not None:
+        errors.append(KeyboardInterrupt() if session.signal == signal.SIGINT else SystemExit(128 + session.signal))
+    if not errors and (abandoned := session.abandoned()) is not None:
+        errors.append(abandoned)
+    if errors:
+        raise _with_record(errors[0], session) if session.started else errors[0]
+
+
+def _check_runnable(spec: PipelineSpec, resources: Mapping[str, int] | None) -> None:
+    """Refuse what could never finish, before anything is opened."""
+    for task in spec.tasks:
+        if not task.has_function and task.layout.num_blocks:
+            raise ConfigurationError(
+                f"task {task.task_id!r} has no process_function, and workers that connect by themselves are not "
+                "supported by this version: give it a function of one block"
+            )
+    if resources is not None:
+        check_amounts("resources", resources)
+    check_resources(spec, resources)
 
 
 def _log_skips(states: Mapping[str, TaskState]) -> None:
@@ -155,13 +183,14 @@ def _log_skips(states: Mapping[str, TaskState]) -> None:
             )
 
 
-def _with_record(error: BaseException, report: RunReport, states: dict[str, TaskState]) -> BaseException:
+def _with_record(error: BaseException, session: Session) -> BaseException:
     """Let *error* carry what the run had done; the ``daisy_`` names are daisy's."""
-    order = list(states)
-    for name, value in (("run_report", report), ("task_states", states), ("task_order", order)):
-        setattr(error, name, value)
-    for name, value in (("daisy_run_report", report), ("daisy_states", states), ("daisy_task_order", order)):
-        setattr(error, name, value)
+    report, states = session.end(), session.snapshot()
+    values = {"run_report": report, "task_states": states, "task_order": list(states)}
+    values |= {"daisy_run_report": report, "daisy_states": states, "daisy_task_order": list(states)}
+    for name, value in values.items():
+        with suppress(Exception):  # a user's exception may refuse attributes; it is raised all the same
+            setattr(error, name, value)
     return error
 
 

@@ -6,6 +6,7 @@ import logging
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.base import Job, WorkerTask
@@ -15,7 +16,7 @@ from workspan.run.checks import CheckThread, hang_in_checks
 from workspan.run.inline import run_inline
 from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
-from workspan.run.stores import open_stores, skip_known_blocks
+from workspan.run.stores import Stores, skip_known_blocks
 from workspan.schedule.dispatch import Dispatcher
 from workspan.schedule.events import KillWorker, Send, StartWorker
 from workspan.schedule.ledger import Ledger
@@ -96,6 +97,8 @@ class Session:
         self.outcome: str | None = None
         self.signal: signal.Signals | None = None
         self.report: RunReport | None = None
+        self.started = False
+        """Something may have run: from here on there is a report."""
         for entry in spec.tasks:
             if not entry.layout.num_blocks:
                 logger.warning(
@@ -103,12 +106,13 @@ class Session:
                     entry.task_id,
                     entry.layout.total_shape,
                 )
+        self.ledger = Ledger(spec, on_skip=self._skipped)
+        self.states: dict[str, TaskState] = {b.spec.task_id: b.state for b in self.ledger.tasks}
+        self._stores = Stores(self.tasks, block_tracking)
         self._resources = ExitStack()
         with ExitStack() as on_error:
-            on_error.push(self._resources)
-            self.ledger = Ledger(spec, on_skip=self._skipped)
-            self.states: dict[str, TaskState] = {b.spec.task_id: b.state for b in self.ledger.tasks}
-            stores = open_stores(self.tasks, block_tracking, self._resources)
+            on_error.callback(self.close)
+            stores = self._stores.open()
             books = [
                 TaskBook(
                     task_id=blocks.spec.task_id,
@@ -126,7 +130,7 @@ class Session:
                 for blocks, task, store in zip(self.ledger.tasks, self.tasks, stores, strict=True)
             ]
             self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir)
-            skip_known_blocks(self.ledger, self.tasks, stores, self.record)
+            skip_known_blocks(self.ledger, self.tasks, stores, self.record.blocks_skipped)
             on_error.pop_all()
         self._checks: CheckThread | None = None
         self._next_flush = clock.start + FLUSH_SECONDS
@@ -135,8 +139,9 @@ class Session:
         self.record.blocks_skipped(task, indices, reason)
 
     def close(self) -> None:
-        """Flush and close the stores and give their locks back."""
+        """Flush and close the stores and give their locks back; without a start, remove what was newly made."""
         self._resources.close()
+        self._stores.close(keep_new=self.started)
 
     # -- driving ---------------------------------------------------------------------------------------------------
 
@@ -175,15 +180,15 @@ class Session:
         resources
             Limits of what live workers may require together.
         """
-        dispatcher = Dispatcher(self.ledger, self.record, resources=resources)
-        engine.open(self.job())
-        if engine.has_workers and any(task.check_function is not None for task in self.tasks):
-            # The calling thread serves workers: it must not wait for a check function.
-            self._checks = self._resources.enter_context(CheckThread(self.ledger, self.tasks, engine.wake))
-        else:
-            hang_in_checks(self.ledger, self.tasks)
+        one_at_a_time = not engine.has_workers
+        dispatcher = Dispatcher(self.ledger, self.record, resources=resources, one_at_a_time=one_at_a_time)
+        late: list[BaseException] = []
         with Interrupts(engine.wake) as interrupts:
+            engine.open(self.job())
+            self.started = True
             try:
+                if any(task.check_function is not None for task in self.tasks):
+                    self._hang_in_checks(engine, interrupts)
                 self._loop(dispatcher, engine, interrupts, on_change)
             except KeyboardInterrupt:
                 self.outcome, self.signal = "interrupted", signal.SIGINT
@@ -191,9 +196,19 @@ class Session:
                 self.outcome = "error"
                 raise
             finally:
-                self._shut_down(dispatcher, engine)
+                interrupts.armed = False
+                late += self._shut_down(dispatcher, engine)
         if interrupts.received is not None:
             self.outcome, self.signal = "interrupted", interrupts.received
+        if late:
+            raise late[0]
+
+    def _hang_in_checks(self, engine: Engine, interrupts: Interrupts) -> None:
+        if engine.has_workers:
+            # The calling thread serves workers: it must not wait for a check function.
+            self._checks = self._resources.enter_context(CheckThread(self.ledger, self.tasks, engine.wake))
+        else:
+            hang_in_checks(self.ledger, self.tasks, interrupts)
 
     def _loop(
         self,
@@ -226,30 +241,46 @@ class Session:
                 if interrupts.count > 1 or time >= kill_at:
                     return
 
-    def _shut_down(self, dispatcher: Dispatcher, engine: Engine) -> None:
-        """No worker survives the run; what came back meanwhile is still recorded."""
+    def _shut_down(self, dispatcher: Dispatcher, engine: Engine) -> list[BaseException]:
+        """End all workers, and record what came back meanwhile.
+
+        Return the errors of that: none of them keeps the rest from being done, or hides an earlier one.
+        """
         now = self.clock.now
-        self.record.shut_down(now())
+        errors: list[BaseException] = []
+
+        def attempt(step: Callable[[], Any]) -> Any:
+            try:
+                return step()
+            except BaseException as error:
+                logger.error("while the run was shut down: %s", error)
+                errors.append(error)
+                return []
+
+        attempt(lambda: self.record.shut_down(now()))
         if dispatcher.slots:
-            dispatcher.stop(now())
-        for event in engine.close(0.0):
-            dispatcher.handle(event, now())
-        self._flush(now())
+            attempt(lambda: dispatcher.stop(now()))
+        for event in attempt(lambda: engine.close(0.0)):
+            attempt(partial(dispatcher.handle, event, now()))
+        for book in self.record.books:
+            if book.store is not None:
+                attempt(book.store.flush)
+        return errors
 
     def drive_inline(self, on_change: Callable[[], Any]) -> None:
         """Run to the end in the calling thread, in the debug mode."""
-        hang_in_checks(self.ledger, self.tasks)
+        self.started = True
         with Interrupts(lambda: None) as interrupts:
+            hang_in_checks(self.ledger, self.tasks, interrupts)
             try:
                 run_inline(self, on_change, interrupts)
             except KeyboardInterrupt:
-                self.outcome = "interrupted"
-                self.signal = interrupts.received or signal.SIGINT
+                self.outcome, self.signal = "interrupted", signal.SIGINT
             except BaseException:
                 self.outcome = "error"
                 raise
-            finally:
-                self._flush(self.clock.now())
+        if interrupts.received is not None:
+            self.outcome, self.signal = "interrupted", interrupts.received
 
     def keep_safe(self, time: float) -> None:
         """Flush the stores if that is due."""

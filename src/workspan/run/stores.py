@@ -3,72 +3,106 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import ExitStack
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from workspan.run.record import RunRecord
     from workspan.run.task import Task
+    from workspan.schedule.events import SkipReason
     from workspan.schedule.ledger import Ledger
     from workspan.store.tracking import TrackingStore
 
 logger = logging.getLogger(__name__)
 
 
-def open_stores(tasks: Sequence[Task], block_tracking: bool, stack: ExitStack) -> list[TrackingStore | None]:
-    """Open the tracking store of each task that has one; *stack* closes them.
+class Stores:
+    """The tracking stores of one run.
+
+    Parameters
+    ----------
+    tasks
+        The tasks, in display order.
+    block_tracking
+        False: no task has a store in this run.
 
     Raises
     ------
     ConfigurationError
         A task wants measurements kept and has no folder for them, or two tasks share one.
-    TrackingError, StoreLockedError
-        A store cannot be used.
     """
-    paths = [task.resolved_tracking_path() if block_tracking else None for task in tasks]
-    for task, path in zip(tasks, paths, strict=True):
-        if not task.resource_tracking or path is not None:
-            continue
-        if not block_tracking:
-            logger.warning("task %r: block_tracking=False, so resource_tracking is off for this run", task.task_id)
-            continue
-        raise ConfigurationError(
-            f"task {task.task_id!r} has resource_tracking=True but no folder to keep the measurements: pass "
-            "tracking_path=, or call set_tracking_basedir() before the run"
-        )
-    for at, path in enumerate(paths):
-        if path is not None and path in paths[:at]:
-            other = tasks[paths.index(path)].task_id
-            raise ConfigurationError(
-                f"tasks {other!r} and {tasks[at].task_id!r} share the tracking folder {path}: give each its own"
-            )
-    if not any(paths):
-        return [None] * len(paths)
-    from workspan.store.tracking import TrackingStore
 
-    return [
-        None
-        if path is None
-        else stack.enter_context(
-            TrackingStore.open(
-                path,
-                task.layout,
-                resource_tracking=task.resource_tracking,
-                task_id=task.task_id,
+    def __init__(self, tasks: Sequence[Task], block_tracking: bool) -> None:
+        self._tasks = list(tasks)
+        self._paths = [task.resolved_tracking_path() if block_tracking else None for task in tasks]
+        for task, path in zip(tasks, self._paths, strict=True):
+            if not task.resource_tracking or path is not None:
+                continue
+            if not block_tracking:
+                logger.warning("task %r: block_tracking=False, so resource_tracking is off for this run", task.task_id)
+                continue
+            raise ConfigurationError(
+                f"task {task.task_id!r} has resource_tracking=True but no folder to keep the measurements: pass "
+                "tracking_path=, or call set_tracking_basedir() before the run"
             )
-        )
-        for task, path in zip(tasks, paths, strict=True)
-    ]
+        real = [None if path is None else path.resolve() for path in self._paths]
+        for at, path in enumerate(real):
+            if path is not None and path in real[:at]:
+                other = tasks[real.index(path)].task_id
+                raise ConfigurationError(
+                    f"tasks {other!r} and {tasks[at].task_id!r} share the tracking folder {path}: give each its own"
+                )
+        self._open = ExitStack()
+        self._new: list[Path] = []
+
+    def open(self) -> list[TrackingStore | None]:
+        """Open or make the store of each task that has one; ``None`` for the others.
+
+        Raises
+        ------
+        TrackingError, StoreLockedError, StoreFullError
+            A store cannot be used. :meth:`close` then removes those that were newly made.
+        """
+        if not any(self._paths):
+            return [None] * len(self._paths)
+        from workspan.store.tracking import TrackingStore
+
+        out: list[TrackingStore | None] = []
+        for task, path in zip(self._tasks, self._paths, strict=True):
+            if path is None:
+                out.append(None)
+                continue
+            existed = path.exists()
+            store = TrackingStore.open(
+                path, task.layout, resource_tracking=task.resource_tracking, task_id=task.task_id
+            )
+            out.append(self._open.enter_context(store))
+            if not existed:
+                self._new.append(store.path)
+        return out
+
+    def close(self, *, keep_new: bool) -> None:
+        """Flush and close the stores; without *keep_new*, remove those that :meth:`open` made: nothing ran in them."""
+        try:
+            self._open.close()
+        finally:
+            new, self._new = self._new, []
+            for path in new if not keep_new else ():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def skip_known_blocks(
-    ledger: Ledger, tasks: Sequence[Task], stores: Sequence[TrackingStore | None], record: RunRecord
+    ledger: Ledger,
+    tasks: Sequence[Task],
+    stores: Sequence[TrackingStore | None],
+    on_skip: Callable[[int, Any, SkipReason], None],
 ) -> None:
-    """Complete blocks that were done before or are masked."""
+    """Complete blocks that were done before or are masked; *on_skip* is told (task, indices, reason)."""
     if not any(store is not None for store in stores) and all(task.skip_mask is None for task in tasks):
         return
     import numpy as np
@@ -84,4 +118,4 @@ def skip_known_blocks(
             flags.append(masked if done is None else np.where(done != 0, np.uint8(DONE), masked))
         else:
             flags.append(done)
-    skip_known(ledger, flags, record.blocks_skipped)
+    skip_known(ledger, flags, on_skip)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import warnings
+from collections.abc import Mapping
 from datetime import timedelta
 from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan import config
-from workspan.errors import BlockNotFoundError, ConfigurationError, UsageTypeError
+from workspan.errors import (
+    BlockNotFoundError,
+    ConfigurationError,
+    LayoutMismatchError,
+    TrackingError,
+    UsageTypeError,
+)
 from workspan.grid import Block, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
 from workspan.run.functions import function_kind
 from workspan.schedule.spec import TaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from funlib.geometry import Coordinate, Roi
 
@@ -103,7 +111,12 @@ class Task:
         num_workers: int | None = None,
         upstream_tasks: Iterable[Task] | None = None,
         done_marker_path: str | os.PathLike[str] | bool | None = None,
+        init_callback_fn: Any = None,
     ) -> None:
+        if init_callback_fn is not None:
+            raise ConfigurationError(
+                "init_callback_fn is not supported by this version: call it before run_blockwise, or in the function"
+            )
         self.task_id = _checked_id(task_id)
         self.total_roi = as_roi(total_roi, "total_roi")
         self.read_roi = as_roi(read_roi, "read_roi")
@@ -129,6 +142,7 @@ class Task:
         self.timeout_secs = _timeout_seconds(timeout)
         self.tracking_path = _checked_tracking(tracking_path)
         self.resource_tracking = bool(resource_tracking)
+        check_amounts("requires", requires or {})
         self.requires = {name: amount for name, amount in dict(requires or {}).items() if amount > 0}
         self._skip_mask = self._checked_mask(skip_mask)
         self.process_function = process_function
@@ -136,6 +150,9 @@ class Task:
         if upstream_tasks is not None:
             _deprecated("upstream_tasks", "Pipeline(tasks, edges) or a + b")
         self.upstream_tasks: list[Task] = list(upstream_tasks or ())
+        for other in self.upstream_tasks:
+            if not isinstance(other, Task):
+                raise UsageTypeError(f"upstream_tasks has {other!r}, which is not a Task")
         self._memory_report: TaskReport | None = None
 
     # -- functions -------------------------------------------------------------------------------------------------
@@ -161,8 +178,8 @@ class Task:
 
     @check_function.setter
     def check_function(self, function: Any) -> None:
-        if isinstance(function, tuple):
-            function = function[0]
+        if isinstance(function, tuple) and len(function) == 2:
+            function = function[0]  # daisy 1.x: (before, after)
         if function is not None:
             if not callable(function):
                 raise UsageTypeError(f"check_function={function!r} is not callable: pass a function of one block")
@@ -271,32 +288,47 @@ class Task:
             return None
         from workspan.store.lock import StoreLock
 
+        # A damaged store is still one: what counts is the shape of the folder, not what its files say.
+        is_store = (path / "zarr.json").exists() and (path / "done").is_dir()
+        if not is_store and any(path.iterdir()):
+            raise TrackingError(
+                f"{path} is not the tracking store of a task, so it was not deleted: check tracking_path of task "
+                f"{self.task_id!r}, or delete the folder by hand"
+            )
         with StoreLock(path):
             shutil.rmtree(path)
         return path
 
     def failed_blocks(self) -> list[Block]:
-        """Blocks that failed and never succeeded, according to the store, level by level; ``[]`` without a store."""
+        """Blocks that failed and never succeeded, according to the store, level by level; ``[]`` without a store.
+
+        Raises
+        ------
+        LayoutMismatchError
+            The store was made for another layout.
+        """
         path = self.resolved_tracking_path()
         if path is None or not path.is_dir():
             return []
+        import numpy as np
+
+        from workspan.store.hash import layout_hash
         from workspan.store.tracking import TrackingStore
 
-        layout = self.layout
-        store = TrackingStore.peek(path)
-        bad = (store.failures > 0) & (store.done == 0)
-        return [
-            Block.at(layout, index, self.task_id)
-            for level in range(layout.num_levels)
-            for index in layout.level_blocks(level)
-            if bad[layout.cell(index)]
-        ]
+        layout, store = self.layout, TrackingStore.peek(path)
+        if store.layout_hash not in (None, layout_hash(layout)):
+            raise LayoutMismatchError(
+                f"{path} was made for another layout of task {self.task_id!r}: use the arguments that made it"
+            )
+        bad = (store.failures_of(layout) > 0) & (store.done_of(layout) == 0)
+        indices = sorted((layout.level_of(layout.coords(i)), i) for i in np.flatnonzero(bad).tolist())
+        return [Block.at(layout, index, self.task_id) for _, index in indices]
 
     def report(self) -> TaskReport | None:
         """Report of the last run of this task, also from an earlier process; ``None`` before any run."""
         from workspan.run.reports import last_report
 
-        return last_report(self) or self._memory_report
+        return last_report(self)
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -318,6 +350,14 @@ class Task:
         from workspan.run.runner import run_blockwise
 
         return run_blockwise(self, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Task:
+        """Copy the task; functions and upstream tasks are shared, since edges are made of the very objects."""
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        twin.requires, twin.upstream_tasks = dict(self.requires), list(self.upstream_tasks)
+        twin._skip_mask = None if self._skip_mask is None else self._skip_mask.copy()
+        return twin
 
     def __add__(self, other: Any) -> Pipeline:
         """Run *other* after this task, block by block."""
@@ -385,6 +425,21 @@ def _at_least(name: str, value: Any, least: int) -> int:
     if value < least:
         raise ConfigurationError(f"{name}={value} is too small: use {least} or more")
     return int(value)
+
+
+def check_amounts(name: str, amounts: Any) -> None:
+    """Refuse what is no mapping of names to whole numbers; *name* is the argument.
+
+    Raises
+    ------
+    UsageTypeError
+        Naming the argument and the value.
+    """
+    if not isinstance(amounts, Mapping):
+        raise UsageTypeError(f"{name}={amounts!r} is a {type(amounts).__name__}: pass a dict, name -> amount")
+    for key, amount in amounts.items():
+        if isinstance(amount, bool) or not hasattr(amount, "__index__"):
+            raise UsageTypeError(f"{name}[{key!r}]={amount!r} is a {type(amount).__name__}: pass a whole number")
 
 
 def _timeout_seconds(timeout: Any) -> float:

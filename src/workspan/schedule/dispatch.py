@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from workspan.schedule.events import Cause, Decision, Event, Recorder
     from workspan.schedule.ledger import Ledger, TaskBlocks
+    from workspan.schedule.spec import PipelineSpec
 
 TICK_SECONDS = 0.5
 """How often worker starts are reconsidered without an event."""
@@ -36,6 +37,24 @@ AHEAD_SECONDS = 0.001
 
 MOST_AHEAD = 8
 """Most blocks that one worker holds."""
+
+
+def check_resources(pipeline: PipelineSpec, resources: Mapping[str, int] | None) -> None:
+    """Refuse a task of which not even one worker could be started.
+
+    Raises
+    ------
+    ConfigurationError
+        A single worker requires more than *resources* has.
+    """
+    for spec in pipeline.tasks if resources is not None else ():
+        assert resources is not None
+        for name, amount in spec.requires.items():
+            if amount > resources.get(name, 0):
+                raise ConfigurationError(
+                    f"a worker of task {spec.task_id!r} requires {amount} of {name!r}, but the run has "
+                    f"{resources.get(name, 0)}: raise resources[{name!r}] or lower requires"
+                )
 
 
 @dataclass(slots=True)
@@ -89,6 +108,9 @@ class Dispatcher:
         Told of everything that happened, before the decisions that follow from it are returned.
     resources
         Amounts that the ``requires`` of live workers may add up to, by name; ``None``: no limits.
+    one_at_a_time
+        The engine runs the blocks of all workers one after another, and cannot end one that runs: there are no
+        deadlines, and a block begins when the one before it, whoever's, has returned.
 
     Raises
     ------
@@ -96,7 +118,14 @@ class Dispatcher:
         A single worker of a task needs more than *resources* has.
     """
 
-    def __init__(self, ledger: Ledger, recorder: Recorder, *, resources: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        recorder: Recorder,
+        *,
+        resources: Mapping[str, int] | None = None,
+        one_at_a_time: bool = False,
+    ) -> None:
         self.ledger = ledger
         self.recorder = recorder
         self.slots: dict[int, Slot] = {}
@@ -106,19 +135,9 @@ class Dispatcher:
         self._next_tick = inf
         self._next_deadline = inf
         self._stopping = False
-        for blocks in ledger.tasks:
-            self._check_fits(blocks, resources)
-
-    @staticmethod
-    def _check_fits(blocks: TaskBlocks, resources: Mapping[str, int] | None) -> None:
-        if resources is None:
-            return
-        for name, amount in blocks.spec.requires.items():
-            if amount > resources.get(name, 0):
-                raise ConfigurationError(
-                    f"a worker of task {blocks.spec.task_id!r} requires {amount} of {name!r}, but the run has "
-                    f"{resources.get(name, 0)}: raise resources[{name!r}] or lower requires"
-                )
+        self._one_at_a_time = one_at_a_time
+        self._last_return = -inf
+        check_resources(ledger.pipeline, resources)
 
     # -- what the loop calls ---------------------------------------------------------------------------------------
 
@@ -194,15 +213,17 @@ class Dispatcher:
             # A lease that is already void: the block was reclaimed, or was never this worker's.
             return []
         slot.held.popleft()
-        began = slot.began_at
-        slot.free_since = at
+        began = max(slot.began_at, self._last_return) if self._one_at_a_time else slot.began_at
+        slot.free_since = self._last_return = at
         slot.deadline = inf
         entry = self._tasks[task]
         if slot.held:
             self._begin(slot, at, idle_seconds=0.0)
         if event.ok:
-            if self.ledger.complete(task, index):
+            if self.ledger.is_in_flight(task, index):
+                # Recorded first: a store that fails leaves a block that is not complete, not one that seems so.
                 self.recorder.block_done(task, index, slot.worker, began, at, event.stats, event.steps)
+                self.ledger.complete(task, index)
         else:
             self._failed(slot, index, began, at, "error", event.error or "the block failed without a reason")
         self._learn(entry, at - began)
@@ -216,14 +237,13 @@ class Dispatcher:
             late = at >= slot.deadline
             if self._stopping:
                 # At an abort a block in flight is neither done nor failed.
-                self.ledger.give_back(slot.task, lost[0])
+                self._give_back(slot.task, lost[0])
             else:
-                if late:
-                    state.timeout_reclaim_count += 1
                 cause: Cause = "timeout" if late else "lost"
-                self._failed(slot, lost[0], slot.began_at, None, cause, f"worker {slot.worker}: {event.reason}")
+                if self._failed(slot, lost[0], slot.began_at, None, cause, f"worker {slot.worker}: {event.reason}"):
+                    state.timeout_reclaim_count += late
             for index in reversed(lost[1:]):
-                self.ledger.give_back(slot.task, index)
+                self._give_back(slot.task, index)
         clean = event.clean and not lost
         text = event.reason if not event.stderr_tail else f"{event.reason}\n{event.stderr_tail}"
         if not slot.retired:
@@ -242,27 +262,33 @@ class Dispatcher:
         out: list[Decision] = []
         for slot in [s for s in self.slots.values() if s.deadline <= now]:
             entry = self._tasks[slot.task]
-            entry.blocks.state.timeout_reclaim_count += 1
             index, *rest = slot.held
             slot.held.clear()
             slot.deadline = inf
             for other in reversed(rest):
-                self.ledger.give_back(slot.task, other)
+                self._give_back(slot.task, other)
             text = f"not returned within the task's timeout of {entry.blocks.spec.timeout:g} s"
-            self._failed(slot, index, slot.began_at, None, "timeout", text)
             why = f"worker {slot.worker}: block {index} {text}"
             self.recorder.worker_ended(slot.worker, now, "timeout", why)
-            self._dirty(slot, why)
+            if self._failed(slot, index, slot.began_at, None, "timeout", text):
+                entry.blocks.state.timeout_reclaim_count += 1
+                self._dirty(slot, why)
             slot.retired = True
             self._release_slot(slot)
             out.append(KillWorker(slot.worker, why))
         self._next_deadline = min((s.deadline for s in self.slots.values()), default=inf)
         return out + self._settle(now, balance=True)
 
-    def _failed(self, slot: Slot, index: int, began: float, now: float | None, cause: Cause, error: str) -> None:
+    def _failed(self, slot: Slot, index: int, began: float, now: float | None, cause: Cause, error: str) -> bool:
+        """Count a failed attempt; return False if the block was in flight no longer."""
         final = self.ledger.fail(slot.task, index)
         if final is not None:
             self.recorder.attempt_failed(slot.task, index, slot.worker, began, now, cause, error, final)
+        return final is not None
+
+    def _give_back(self, task: int, index: int) -> None:
+        self.ledger.give_back(task, index)
+        self.recorder.block_given_back(task, index)
 
     def _dirty(self, slot: Slot, text: str) -> None:
         state = self._tasks[slot.task].blocks.state
@@ -306,7 +332,7 @@ class Dispatcher:
             self._balance(now, out)
             self._abandon_dead_tasks()
         self._stop_idle(now, out)
-        if not self.slots and not out and not self.finished and ledger.is_stalled():
+        if not out and not self.finished and ledger.is_stalled() and all(s.parked for s in self.slots.values()):
             raise StalledError(
                 "blocks are unfinished, yet none is ready or in flight: please report this with the pipeline's layout"
             )
@@ -339,7 +365,7 @@ class Dispatcher:
 
     def _begin(self, slot: Slot, now: float, *, idle_seconds: float) -> None:
         slot.began_at = now
-        slot.deadline = now + self._tasks[slot.task].blocks.spec.timeout
+        slot.deadline = inf if self._one_at_a_time else now + self._tasks[slot.task].blocks.spec.timeout
         if slot.deadline < self._next_deadline:
             self._next_deadline = slot.deadline
         self.recorder.block_sent(slot.task, slot.held[0], slot.worker, now, idle_seconds)
@@ -352,14 +378,17 @@ class Dispatcher:
         entry.ahead = 1 if mean > AHEAD_SECONDS else min(MOST_AHEAD, 1 + int(AHEAD_SECONDS / max(mean, 1e-6)))
 
     def _balance(self, now: float, out: list[Decision]) -> None:
-        """Start workers in rounds over the tasks, one a task and round, until no task is eligible."""
-        again = True
-        while again:
-            again = False
-            for number, entry in enumerate(self._tasks):
-                if self._eligible(entry):
-                    self._start_worker(number, entry, now, out)
-                    again = True
+        """Start workers until no task is eligible, always for the task with the fewest: so they share round by round.
+
+        Among equals the first in pipeline order comes first. A worker that died makes room for the task that has
+        least, not for the first one.
+        """
+        while True:
+            eligible = [(entry.live, number) for number, entry in enumerate(self._tasks) if self._eligible(entry)]
+            if not eligible:
+                return
+            _, number = min(eligible)
+            self._start_worker(number, self._tasks[number], now, out)
 
     def _eligible(self, entry: _TaskSlots) -> bool:
         blocks = entry.blocks

@@ -132,6 +132,9 @@ class Recorder(Protocol):
     def block_granted(self, task: int, index: int, worker: int) -> None:
         """Note that a block is about to leave for a worker."""
 
+    def block_given_back(self, task: int, index: int) -> None:
+        """Note that a block is no longer granted to anybody, although it was not attempted or its run ends."""
+
     def block_done(
         self,
         task: int,

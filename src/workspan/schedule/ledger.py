@@ -211,6 +211,10 @@ class Ledger:
         self._orphan(task, index)
         return True
 
+    def is_in_flight(self, task: int, index: int) -> bool:
+        """Whether a block is handed out and not released."""
+        return index in self.tasks[task].in_flight
+
     def give_back(self, task: int, index: int) -> None:
         """Return a block that was handed out but never started: it was no attempt, and it is the next to go out."""
         blocks = self.tasks[task]
@@ -226,9 +230,12 @@ class Ledger:
 
     def abandon(self, task: int, reason: str) -> None:
         """Give *task* up, and every task downstream of it: their unfinished blocks become orphaned."""
-        todo = [(task, reason)]
+        todo, seen = [(task, reason)], set()
         while todo:
             number, why = todo.pop()
+            if number in seen:
+                continue
+            seen.add(number)
             blocks = self.tasks[number]
             state = blocks.state
             if not (state.abandoned or state.is_done()):

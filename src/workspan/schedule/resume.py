@@ -15,6 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from workspan.grid.layout import Layout
     from workspan.grid.neighbours import Relation
     from workspan.schedule.events import SkipReason
     from workspan.schedule.ledger import Ledger, TaskBlocks
@@ -92,7 +93,6 @@ def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relatio
             got += _box_counts(relation, source_skipped).astype(counter)
     skipped = np.zeros(counts, np.bool_)
     ready: list[Counts] = []
-    numbers = np.arange(layout.num_blocks, dtype=np.int64).reshape(counts)
     for level in range(layout.num_levels):
         here = tuple(slice(o, None, s) for o, s in zip(layout.level_offset(level), layout.level_strides, strict=True))
         if level:
@@ -101,7 +101,7 @@ def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relatio
                 got[to] += skipped[of]
         able = got[here] == need[here]
         skipped[here] = able & flagged[here]
-        ready.append(numbers[here][able & ~flagged[here]])
+        ready.append(_indices_of(able & ~flagged[here], layout, level))
     total = int(skipped.sum())
     state = blocks.state
     state.completed_count = state.skipped_count = total
@@ -111,6 +111,19 @@ def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relatio
         np.asarray(blocks.satisfied)[:] = got.reshape(-1)
     blocks.source = chain.from_iterable(map(_numbers, ready))
     return skipped
+
+
+def _indices_of(chosen: Bools, layout: Layout, level: int) -> Counts:
+    """Return the indices of the *chosen* blocks of a level, in C order."""
+    found = np.flatnonzero(chosen)
+    if layout.num_levels == 1:
+        return found
+    indices = np.zeros(len(found), np.int64)
+    offset = layout.level_offset(level)
+    where = np.unravel_index(found, chosen.shape)
+    for at, o, s, stride in zip(where, offset, layout.level_strides, layout.strides, strict=True):
+        indices += (o + at * s) * stride
+    return indices
 
 
 def _shifts(blocks: TaskBlocks, level: int) -> Iterator[tuple[Slices, Slices]]:
@@ -149,6 +162,5 @@ def _box_counts(relation: Relation, flags: Bools | None) -> Counts:
 
 
 def _numbers(indices: Counts) -> Iterator[int]:
-    flat = indices.reshape(-1)
-    for start in range(0, len(flat), _CHUNK):
-        yield from flat[start : start + _CHUNK].tolist()
+    for start in range(0, len(indices), _CHUNK):
+        yield from indices[start : start + _CHUNK].tolist()
