@@ -244,6 +244,7 @@ class TestKill:
     def test_stopped_process(self, held):
         """A process under SIGSTOP is ended too (R7)."""
         os.kill(pid_of(held), signal.SIGSTOP)
+        wait_until(lambda: is_stopped(pid_of(held)), "the worker has stopped")
         held.engine.kill_worker(0)
         assert held.ended().reason == "killed by SIGTERM"
 
@@ -499,11 +500,14 @@ class TestIsolation:
         entered, release = gate("entered"), gate("release")
 
         def daemonize(block):
+            alone, tell = os.pipe()
             if os.fork() == 0:
                 os.setsid()
+                os.write(tell, b"x")
                 Path(entered.path).write_text(f"{os.getpid()}\n")
                 Path(release.path).read_text()
                 os._exit(0)
+            os.read(alone, 1)  # before that it would end with this process's group
             os._exit(5)
 
         run = make_run(Processes(), daemonize)
@@ -788,6 +792,11 @@ class TestKernels:
             signal.signal(signal.SIGCHLD, before)
         assert (end.clean, end.exit_code) == (False, None)
         assert end.reason.startswith("ended; its exit status was lost, because this program ignores SIGCHLD")
+
+
+def is_stopped(pid):
+    """Whether a process is under SIGSTOP."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def no_pidfd(pid, flags=0):

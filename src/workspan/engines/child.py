@@ -162,6 +162,7 @@ class Child:
         """Signal the process and all it started: first SIGTERM, and SIGKILL *kill_after* seconds later."""
         if not self.is_signalled:
             self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)  # a stopped process gets the first one only when it goes on
             self.is_signalled = True
             self.due = now + kill_after
         else:
