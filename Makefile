@@ -2,24 +2,29 @@
 # ARGS goes to the command behind the target: make demo ARGS="--workers 4", make test ARGS="tests/grid -x".
 # PYTHON names the interpreter of a new .venv; by default the oldest supported one that tools/pythons finds.
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test campaign lint bench docs clean
 
 help:
-	@echo "make demo | test | lint | bench | docs | clean"
+	@echo "make demo | test | campaign | lint | bench | docs | clean"
 
 demo:
 	@tools/venv .venv demo
 	.venv/bin/workspan demo $(ARGS)
 
-# On the oldest supported Python with the long campaigns, then on the newest one found.
+# On the oldest supported Python, then on the newest one found; some minutes each.
 test:
 	@tools/venv .venv demo dev bench
-	WORKSPAN_FULL=1 tools/suite .venv $(ARGS)
+	tools/suite .venv $(ARGS)
 	@set -e; set -- $$(tools/pythons newest); \
 	if [ "$$(.venv/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" != "$$1" ]; then \
 		PYTHON="$$2" tools/venv .venv-$$1 demo dev bench; \
 		tools/suite .venv-$$1 $(ARGS); \
 	fi
+
+# The long campaigns: thousands of random examples, mutated stores and kills; a quarter of an hour.
+campaign:
+	@tools/venv .venv demo dev bench
+	WORKSPAN_FULL=1 tools/suite .venv --timeout=900 $(ARGS)
 
 lint:
 	@tools/venv .venv demo dev bench
