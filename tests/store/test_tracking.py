@@ -386,7 +386,7 @@ class TestAsking:
 
     def test_blocks_outside_the_grid_are_refused_at_once(self, tmp_path: Path, make_layout) -> None:
         """A layout whose blocks have no cells is no layout to track."""
-        layout = make_layout(read_shape=(5,), read_write_conflict=False)
+        layout = make_layout(read_shape=(5,), fit="overhang", read_write_conflict=False)
         with pytest.raises(TrackingError, match="read_roi does not contain write_roi"):
             TrackingStore.open(tmp_path / "seg", layout)
         assert os.listdir(tmp_path) == []
