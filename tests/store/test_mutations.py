@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,46 +56,69 @@ def json_paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [here, *(path for key, child in children for path in json_paths(child, (*here, key)))]
 
 
-def change_json(draw: Callable[..., Any], content: bytes) -> bytes:
-    node = json.loads(content)
-    node.pop("consolidated_metadata", None)  # most of the bytes, and read by nobody here
-    node = copy.deepcopy(node)
-    path = draw(st.sampled_from(json_paths(node)))
-    if not path:
-        return json.dumps(draw(VALUES)).encode()
-    *heads, last = path
-    inner = node
-    for key in heads:
-        inner = inner[key]
-    if draw(st.booleans()) and isinstance(inner, dict):
-        del inner[last]
-    else:
-        inner[last] = draw(VALUES)
-    return json.dumps(node).encode()
+@dataclass(frozen=True)
+class Change:
+    """Something done to a file; all is drawn beforehand, and means something for any file."""
+
+    file: int
+    kind: str
+    at: int
+    data: bytes
+    value: Any
+    delete: bool
+
+    def of(self, files: dict[str, bytes]) -> tuple[str, bytes | str | None]:
+        """Return path and new content; ``None``: deleted, ``"folder"``: a folder in its place."""
+        path = sorted(files)[self.file % len(files)]
+        content = files[path]
+        if self.kind == "json" and path.endswith(".json"):
+            return path, self._json(content)
+        if self.kind == "cut":
+            return path, content[: self.at % len(content)]
+        if self.kind == "grow":
+            return path, content + (self.data or b"?")
+        if self.kind == "replace":
+            return path, self.data
+        if self.kind == "other":
+            return path, files[sorted(files)[self.at % len(files)]]
+        if self.kind in ("delete", "folder"):
+            return path, None if self.kind == "delete" else "folder"
+        changed = bytearray(content)
+        for number, byte in enumerate(self.data[:4] or b"\xff"):
+            changed[(self.at + number * 997) % len(changed)] = byte
+        return path, bytes(changed)
+
+    def _json(self, content: bytes) -> bytes:
+        node = json.loads(content)
+        node.pop("consolidated_metadata", None)  # most of the bytes, and read by nobody here
+        paths = json_paths(node)
+        *heads, last = paths[self.at % len(paths)] or (None,)
+        if last is None:
+            return json.dumps(self.value).encode()
+        inner = node
+        for key in heads:
+            inner = inner[key]
+        if self.delete and isinstance(inner, dict):
+            del inner[last]
+        else:
+            inner[last] = self.value
+        return json.dumps(node).encode()
 
 
-@st.composite
-def mutations(draw: Callable[..., Any], files: dict[str, bytes]) -> tuple[str, bytes | str | None]:
-    """Draw (path, new content); ``None``: deleted, ``"folder"``: a folder in its place."""
-    path = draw(st.sampled_from(sorted(files)))
-    content = files[path]
-    kind = draw(st.sampled_from(["flip", "cut", "grow", "replace", "other", "delete", "folder", "json", "json"]))
-    if kind == "json" and path.endswith(".json"):
-        return path, change_json(draw, content)
-    if kind == "cut":
-        return path, content[: draw(st.integers(0, len(content) - 1))]
-    if kind == "grow":
-        return path, content + draw(st.binary(min_size=1, max_size=20))
-    if kind == "replace":
-        return path, draw(BYTES)
-    if kind == "other":
-        return path, files[draw(st.sampled_from(sorted(files)))]
-    if kind in ("delete", "folder"):
-        return path, None if kind == "delete" else "folder"
-    changed = bytearray(content)
-    for _ in range(draw(st.integers(1, 4))):
-        changed[draw(st.integers(0, len(changed) - 1))] = draw(st.integers(0, 255))
-    return path, bytes(changed)
+KINDS = ["flip", "cut", "grow", "replace", "other", "delete", "folder", "json", "json"]
+CHANGES = st.lists(
+    st.builds(
+        Change,
+        file=st.integers(0, 10_000),
+        kind=st.sampled_from(KINDS),
+        at=st.integers(0, 10_000),
+        data=BYTES,
+        value=VALUES,
+        delete=st.booleans(),
+    ),
+    min_size=1,
+    max_size=2,
+)
 
 
 def restore(path: Path, files: dict[str, bytes]) -> None:
@@ -138,10 +161,10 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.timeout(600)
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_garbage_never_counts_as_done(template: dict[str, bytes], folder: Path, data: st.DataObject) -> None:
+@given(changes=CHANGES)
+def test_garbage_never_counts_as_done(template: dict[str, bytes], folder: Path, changes: list[Change]) -> None:
     """Whatever is done to one or two files: refused with the part named, or open with the true flags (R28, D23)."""
-    drawn = dict(data.draw(mutations(template)) for _ in range(data.draw(st.integers(1, 2))))
+    drawn = dict(change.of(template) for change in changes)
     path = folder / "tracking" / "seg"
     if not path.exists():
         restore(path, template)
@@ -168,10 +191,10 @@ def test_garbage_never_counts_as_done(template: dict[str, bytes], folder: Path, 
 
 @pytest.mark.timeout(600)
 @settings(max_examples=EXAMPLES // 10, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_a_repaired_store_opens(template: dict[str, bytes], folder: Path, data: st.DataObject) -> None:
+@given(changes=CHANGES)
+def test_a_repaired_store_opens(template: dict[str, bytes], folder: Path, changes: list[Change]) -> None:
     """After a repair no block is done that was not done before, and the store can be used (R28)."""
-    drawn = dict(data.draw(mutations(template)) for _ in range(data.draw(st.integers(1, 2))))
+    drawn = dict(change.of(template) for change in changes)
     path = folder / "repaired" / "seg"
     restore(path, template)
     for part, content in drawn.items():
@@ -202,16 +225,18 @@ def names_one_of(refusal: str, parts: set[str]) -> bool:
     names = {part.split("/c/")[0].removesuffix("/zarr.json") for part in parts}
     if names & {"done", "sent_at", "returned_at"}:
         names |= {"returned_at", "zarr.json"}  # which of the three is wrong cannot be told
+    if "zarr.json" in names:
+        names.add("daisy_task_hash")  # the refusal tells of the layout, not of the file
     if any(name.startswith("steps/") for name in names):
         names.add("steps/")  # of two sections with one name either may be the wrong one
     return "tracking/seg" in refusal and any(name in refusal for name in names)
 
 
 @settings(max_examples=EXAMPLES // 10, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_a_callers_own_group_is_no_exception(template: dict[str, bytes], folder: Path, data: st.DataObject) -> None:
+@given(changes=CHANGES)
+def test_a_callers_own_group_is_no_exception(template: dict[str, bytes], folder: Path, changes: list[Change]) -> None:
     """Groups without hash are trusted by format only, and their arrays are checked all the same (B116, B117)."""
-    part, content = data.draw(mutations({k: v for k, v in template.items() if k != "zarr.json"}))
+    part, content = changes[0].of({k: v for k, v in template.items() if k != "zarr.json"})
     path = folder / "own" / "seg"
     restore(path, template)
     (path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')

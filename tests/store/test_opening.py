@@ -177,6 +177,11 @@ FAULTS = [
     Fault("hash lost", lambda store: edit_attributes(store, daisy_task_hash=None), "'daisy_task_hash' was lost"),
     Fault("unmeasured", lambda store: edit_ours(store, unmeasured=["x"]), r"unmeasured arrays is \['x'\]"),
     Fault("contradiction", lambda store: edit_ours(store, fit="shrink"), "its fit and its daisy_task_hash contradict"),
+    Fault(
+        "hash hit",
+        lambda store: edit_attributes(store, daisy_task_hash="0" * 64),
+        "its layout is that of the task, and its daisy_task_hash is another one's",
+    ),
     Fault("steps no group", edit_json("steps/zarr.json", node_type="array"), "steps: it is not a Zarr group"),
     Fault("steps missing", remove("steps/zarr.json"), "steps/zarr.json: it is missing"),
     Fault("step cut", resize("steps/read/zarr.json", 50), "steps/read/zarr.json"),

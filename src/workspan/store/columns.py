@@ -141,7 +141,5 @@ def cell_terms(layout: Layout) -> tuple[int, tuple[tuple[int, int], ...]]:
     for extent in layout.cell_counts[:0:-1]:
         cell_strides.insert(0, cell_strides[0] * extent)
     base = sum(first * stride for first, stride in zip(layout.first_cell, cell_strides, strict=True))
-    weights = [
-        cell_strides[axis] - layout.counts[axis + 1] * cell_strides[axis + 1] for axis in range(layout.rank - 1)
-    ]
+    weights = [cell_strides[axis] - layout.counts[axis + 1] * cell_strides[axis + 1] for axis in range(layout.rank - 1)]
     return base, tuple((stride, weight) for stride, weight in zip(layout.strides[:-1], weights, strict=True) if weight)

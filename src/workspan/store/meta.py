@@ -211,8 +211,10 @@ def _same(value: object, expected: object) -> bool:
     if isinstance(expected, list):
         return isinstance(value, list) and len(value) == len(expected) and all(map(_same, value, expected))
     if isinstance(expected, dict):
-        return isinstance(value, dict) and value.keys() == expected.keys() and all(
-            _same(value[key], expected[key]) for key in expected
+        return (
+            isinstance(value, dict)
+            and value.keys() == expected.keys()
+            and all(_same(value[key], expected[key]) for key in expected)
         )
     return value == expected
 

@@ -246,9 +246,11 @@ def _checked_group(group: Path, node: Node, layout: Layout, digest: str) -> tupl
             raise damaged(group, NODE_FILE, f"its attribute {HASH_KEY!r} was lost")
         return attributes, False
     schema = ours.get("schema", SCHEMA)
+    fields = layout_fields(layout)
+    if is_group and stored != digest and fields.items() <= ours.items():
+        raise damaged(group, NODE_FILE, f"its layout is that of the task, and its {HASH_KEY} is another one's")
     if stored != digest or not is_group or type(schema) is not int or schema != SCHEMA:
         raise _mismatch(group, stored, digest, ours, layout, is_group)
-    fields = layout_fields(layout)
     wrong = [name for name in LAYOUT_FIELDS if name in ours and ours[name] != fields[name]]
     if wrong:
         raise damaged(group, NODE_FILE, f"its {', '.join(wrong)} and its {HASH_KEY} contradict each other")
@@ -411,9 +413,7 @@ def settle_moves(group: Path) -> None:
 # -- the cells -----------------------------------------------------------------------------------------------------
 
 
-def check_cells(
-    group: Path, shape: Ints, found: dict[str, _Found]
-) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
+def check_cells(group: Path, shape: Ints, found: dict[str, _Found]) -> tuple[NDArray[np.uint8], NDArray[np.uint32]]:
     """Return the cells of ``done`` and ``failures``, flat, after a check of what counts as done.
 
     Raises
@@ -443,9 +443,7 @@ def check_cells(
     return done, failures
 
 
-def _cells(
-    group: Path, name: str, shape: Ints, found: _Found, begin: int = 0, end: int | None = None
-) -> NDArray[Any]:
+def _cells(group: Path, name: str, shape: Ints, found: _Found, begin: int = 0, end: int | None = None) -> NDArray[Any]:
     spec, count = ARRAYS[name], prod(shape)
     if found.values is not None:
         return found.values[begin:end]

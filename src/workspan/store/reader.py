@@ -221,9 +221,7 @@ class StoreReader:
             *coord* is outside the tracking grid.
         """
         at = tuple(int(c) for c in coord)
-        if len(at) != len(self.cell_counts) or any(
-            not 0 <= c < n for c, n in zip(at, self.cell_counts, strict=True)
-        ):
+        if len(at) != len(self.cell_counts) or any(not 0 <= c < n for c, n in zip(at, self.cell_counts, strict=True)):
             raise BlockNotFoundError(f"block {at} is outside the tracking grid, which has the shape {self.cell_counts}")
         number = int(np.ravel_multi_index(at, self.cell_counts))
         return next(self._records(number, number + 1), None)
@@ -284,7 +282,10 @@ class StoreReader:
         stamps = [table.values[name].tolist() for name in STAMPED] if stamped else []
         step_columns = [(name, column.tolist()) for name, column in table.steps.items()]
         rows = zip(
-            map(tuple, table.cells.tolist()), table.done.tolist(), table.failures.tolist(), table.executed.tolist(),
+            map(tuple, table.cells.tolist()),
+            table.done.tolist(),
+            table.failures.tolist(),
+            table.executed.tolist(),
             strict=True,
         )
         for row, (coord, done, failures, executed) in enumerate(rows):
