@@ -1,7 +1,6 @@
-"""Workspan runs array and batch processing and knows what it costs: before, during and after.
+"""Workspan runs array and batch processing and knows what it costs, block by block.
 
-*Work* is the total cost of a run, *span* its critical path. Everything below loads on first use, so that importing
-the package costs next to nothing.
+Everything below loads on first use, so that importing the package costs next to nothing.
 """
 
 from __future__ import annotations
