@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
 from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
 
 __all__ = ["no_leaks", "pytest_configure", "pytest_runtest_makereport", "pytest_unconfigure"]
+
+# A shell that runs the suite in the background starts it with SIGINT ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline and no database: a slow machine or an earlier run must not change the outcome.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
