@@ -112,7 +112,7 @@ def table(folder: Path) -> str:
     parts = [
         "# Benchmark results",
         "",
-        "Written by `make bench`. Ours and the peer are measured in turn, in alternating order; the best rounds are compared.",
+        "Written by `make bench`. Ours and the peer are measured in turn; the best rounds are compared.",
     ]
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
