@@ -80,6 +80,8 @@ class Task:
         Array of shape :attr:`block_grid_shape`; blocks where it is nonzero are not run.
     num_workers, upstream_tasks, done_marker_path
         daisy 1.x spellings of *max_workers*, of edges to tasks that this one waits for, and of *tracking_path*.
+    init_callback_fn
+        Refused: daisy calls it with the address of its server, and there is none yet.
 
     Raises
     ------
