@@ -223,3 +223,39 @@ def test_unknown_keys_are_passed_over(tracked: Path, edit) -> None:
     edit(tracked / "done" / "zarr.json", lambda node: node.update(dimension_names=["x"], attributes={"a": 1}))
     assert TrackingStore.peek(tracked).block((1,)).done
     assert json.loads((tracked / "zarr.json").read_text())["attributes"]["mine"] == 1
+
+
+@pytest.mark.parametrize("when", ["before the folders", "after the folders", "at the metadata"])
+def test_a_section_that_comes_up_while_its_names_are_read(tracked: Path, monkeypatch, when: str) -> None:
+    """Whatever a run makes between two looks of a reader, the reader takes it for no damage (R31).
+
+    1. The reader looks for one thing. 2. The run makes the section's group, array and chunk. 3. The reader goes on.
+    """
+    from workspan.store import steps
+
+    hidden = tracked.parent / "hidden"
+    shutil.move(tracked / "steps", hidden)
+    real = steps.step_folders
+    if when == "at the metadata":
+        (tracked / "steps" / "read").mkdir(parents=True)
+        real_read = steps.read_node
+
+        def read_node(store: Path, part: str = "") -> object:
+            node = real_read(store, part)
+            if hidden.exists():
+                shutil.rmtree(tracked / "steps")
+                shutil.move(hidden, tracked / "steps")
+            return node
+
+        monkeypatch.setattr(steps, "read_node", read_node)
+    else:
+
+        def look(store: Path) -> list[str]:
+            found = real(store)
+            shutil.move(hidden, tracked / "steps")
+            return real(store) if when == "before the folders" else found
+
+        monkeypatch.setattr(steps, "step_folders", look)
+    assert TrackingStore.peek(tracked).step_names == (("read",) if when == "before the folders" else ())
+    monkeypatch.undo()
+    assert TrackingStore.peek(tracked).step_names == ("read",)

@@ -85,21 +85,22 @@ def step_names(store: Path, shape: Ints) -> dict[str, str]:
     InvalidMetadataError
         An array is not as documented; it is named.
     """
-    node = read_node(store, FOLDER)
     if os.path.lexists(store / FOLDER) and not os.path.isdir(store / FOLDER):
         raise damaged(store, FOLDER, "it is not a folder")
-    if node is not None and node.get("node_type") != "group":
-        raise damaged(store, FOLDER, "it is not a Zarr group")
     names: dict[str, str] = {}
     for folder in step_folders(store):
         name = check_step(store, folder, shape)
         if name is None:
             continue
-        if node is None:
-            raise damaged(store, f"{FOLDER}/{NODE_FILE}", "it is missing, and the group is not empty")
         if name in names:
             raise damaged(store, f"{FOLDER}/{folder}", f"its attribute 'name' is {name!r}, as in {names[name]!r}")
         names[name] = folder
+    # After the arrays, as a run that goes on beside a reader writes it before them.
+    node = read_node(store, FOLDER)
+    if node is None and names:
+        raise damaged(store, f"{FOLDER}/{NODE_FILE}", "it is missing, and the group is not empty")
+    if node is not None and node.get("node_type") != "group":
+        raise damaged(store, FOLDER, "it is not a Zarr group")
     return names
 
 
@@ -121,10 +122,11 @@ def check_step(store: Path, folder: str, shape: Ints) -> str | None:
         The array is not as documented.
     """
     part = f"{FOLDER}/{folder}"
-    node = read_node(store, part)
     grid = ChunkGrid(shape)
+    keys = list(grid.stored(store / part))  # before the metadata, which a run beside a reader writes before them
+    node = read_node(store, part)
     if node is None:
-        if next(grid.stored(store / part), None) is not None:
+        if keys:
             raise damaged(store, f"{part}/{NODE_FILE}", "it is missing, and the array is not empty")
         return None
     attributes = node.get("attributes")
@@ -134,7 +136,7 @@ def check_step(store: Path, folder: str, shape: Ints) -> str | None:
     problem = array_problem(node, array_metadata(STEP, shape, name=name))
     if problem is not None:
         raise damaged(store, part, problem.text)
-    for key in grid.stored(store / part):
+    for key in keys:
         status = grid.file(store / part, key).stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size != grid.cells * STEP.itemsize:
             raise damaged(store, part, f"a chunk has {status.st_size} bytes, expected {grid.cells * STEP.itemsize}")
