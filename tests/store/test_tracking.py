@@ -294,7 +294,7 @@ class TestMarkDone:
     """Blocks that need not run."""
 
     @pytest.mark.parametrize(
-        "indices", [4, np.int64(4), [4], (4,), np.array([4]), np.array([4, 4], np.uint8), range(4, 5)]
+        "indices", [4, np.int64(4), [4], (4,), np.array([4]), np.array([4, 4], np.uint8), range(4, 5), [4] * 20]
     )
     def test_indices_come_in_many_forms(self, tmp_path: Path, row: Layout, indices: object) -> None:
         """A number, a sequence and an array of any integer type mean the same."""

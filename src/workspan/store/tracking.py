@@ -39,6 +39,7 @@ __all__ = ["TrackingStore"]
 _MOST_FAILURES = 2**32 - 1
 _TRIM_MASK = (1 << 14) - 1
 _BATCH = 1 << 20
+_FEW = 8
 
 
 class TrackingStore:
@@ -328,14 +329,13 @@ class TrackingStore:
             As for :meth:`record_done`; blocks of earlier ranges may have been marked.
         """
         before = self.newly_done
-        if isinstance(indices, int):
-            self._mark_one(indices)
+        if isinstance(indices, int) or (isinstance(indices, (list, tuple)) and len(indices) < _FEW):
+            for index in (indices,) if isinstance(indices, int) else indices:
+                self._mark_one(index)
             return self.newly_done - before
         many = np.atleast_1d(np.asarray(indices)).reshape(-1)
-        if not many.size:
-            return 0
-        many = many.astype(np.int64, casting="same_kind", copy=False)
-        if not (many.min() >= 0 and many.max() < self._num_blocks):
+        many = many.astype(np.int64, casting="same_kind", copy=False) if many.size else many
+        if many.size and not (many.min() >= 0 and many.max() < self._num_blocks):
             raise IndexError(f"blocks {many.min()} to {many.max()} of {self._num_blocks}")
         for begin in range(0, len(many), _BATCH):
             self._mark(many[begin : begin + _BATCH])
@@ -402,7 +402,7 @@ class TrackingStore:
 
     def _failed(self, error: OSError, doing: str) -> WorkspanError:
         """Return what to raise for *error*. A full disk may get room again; any other fault ends the store."""
-        told: WorkspanError = disk_error(error, self.path, doing)
+        told = disk_error(error, self.path, doing)
         if not is_full(error):
             self._end(told)
         return told
