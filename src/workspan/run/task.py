@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import shutil
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
@@ -17,7 +16,6 @@ from workspan.errors import (
     BlockNotFoundError,
     ConfigurationError,
     LayoutMismatchError,
-    TrackingError,
     UsageTypeError,
 )
 from workspan.grid import Block, Layout, as_roi
@@ -284,22 +282,20 @@ class Task:
         -------
         Path | None
             The deleted folder, or ``None`` if there is none.
+
+        Raises
+        ------
+        TrackingError
+            The folder is not a tracking store; nothing is deleted.
+        StoreLockedError
+            A run writes to it.
         """
         path = self.resolved_tracking_path()
         if path is None or not path.is_dir():
             return None
-        from workspan.store.lock import StoreLock
+        from workspan.store.repair import delete_store
 
-        # A damaged store is still one: what counts is the shape of the folder, not what its files say.
-        is_store = (path / "zarr.json").exists() and (path / "done").is_dir()
-        if not is_store and any(path.iterdir()):
-            raise TrackingError(
-                f"{path} is not the tracking store of a task, so it was not deleted: check tracking_path of task "
-                f"{self.task_id!r}, or delete the folder by hand"
-            )
-        with StoreLock(path):
-            shutil.rmtree(path)
-        return path
+        return path if delete_store(path) is not None else None
 
     def failed_blocks(self) -> list[Block]:
         """Blocks that failed and never succeeded, according to the store, level by level; ``[]`` without a store.
@@ -310,7 +306,7 @@ class Task:
             The store was made for another layout.
         """
         path = self.resolved_tracking_path()
-        if path is None or not path.is_dir():
+        if path is None or not (path / "zarr.json").is_file():
             return []
         import numpy as np
 
