@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from workspan.run.session import Session
     from workspan.views.progress import Observer
 
-_QUIET_OUTCOMES = ("error",)
-"""Outcomes for which no summary is printed: the error speaks for itself."""
-
 
 def choose_observer(progress: Any, *, inline: bool) -> Observer | None:
     """Return whom *progress* means.
@@ -77,9 +74,9 @@ class Display:
         self._guard.finish(self._session.states)
 
     def print_summary(self) -> None:
-        """Print the execution summary and the resource panel to standard output."""
+        """Print the execution summary and the resource panel to standard output; an error speaks for itself."""
         session = self._session
-        if not self._summary or session.outcome in _QUIET_OUTCOMES:
+        if not self._summary or session.outcome == "error":
             return
         from workspan.views.panel import render_panel
         from workspan.views.summary import render_summary

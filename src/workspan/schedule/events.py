@@ -68,7 +68,6 @@ class Checked(msgspec.Struct, frozen=True, tag=True, gc=False):
     """An answer of a task's check function has come in; it says nothing of a worker."""
 
     task: int
-    worker: int = -1
 
 
 Event = Ready | Returned | Ended | Checked
