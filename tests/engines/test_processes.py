@@ -155,8 +155,8 @@ class TestDeath:
         for index in range(n):
             run.engine.send(0, index)
         child = run.engine._children[0]
-        child.flush()
-        wait_until(lambda: arrived(child.socket) > 4000 * n, "the results have arrived")
+        child.line.flush()
+        wait_until(lambda: arrived(child.line.incoming) > 4000 * n, "the results have arrived")
         os.kill(child.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(child.pid), "the worker is dead")
         end = run.ended()
@@ -181,7 +181,7 @@ class TestDeath:
 
         def garbage(block):
             if block.index == 0:
-                os.write(connection_of_worker(), b"\x00\x00\x00\x20" + bytes(32))
+                os.write(connection_of_worker(), b"\x00\x00\x00\x20" + bytes(40))
                 time.sleep(60)
 
         run = make_run(Processes(kill_seconds=0.2), garbage)
@@ -431,7 +431,7 @@ class TestWrongDeeds:
         run.engine.send(0, 100)
         end = run.ended()
         assert (end.clean, end.reason) == (False, "exit code 1")
-        assert end.stderr_tail == "worker 0: block 100 was granted, but task 'task0' has 100 blocks"
+        assert end.stderr_tail == "worker 0: Grant(index=100) was sent, but task 'task0' has 100 blocks"
 
     @pytest.mark.parametrize("name", ["\ud800", "x" * 1_200_000], ids=["no text", "too long"])
     def test_section_names_that_cannot_travel(self, make_run, name):
@@ -611,7 +611,7 @@ class TestSending:
         for index in range(1, 20_000):
             run.engine.send(0, index)
         assert run.engine.poll(0) == []
-        assert run.engine._children[0].out, "this test needs more grants: all of them went into the socket"
+        assert run.engine._children[0].line.out, "this test needs more grants: all of them went into the socket"
         release.open()
         for index in range(20_000):
             assert run.returned() == Returned(0, index, True)
@@ -685,7 +685,7 @@ class TestStart:
                 pass
 
         message = (
-            r"block function '.*\.guarded' of task 'task0' cannot be sent to a worker process: TypeError: cannot "
+            r"function '.*\.guarded' of task 'task0' cannot be sent to a worker process: TypeError: cannot "
             r"pickle '_thread\.lock' object\. Define it at module level, create locks, open files and connections "
             r"inside it instead of outside, or run with engine='serial'"
         )

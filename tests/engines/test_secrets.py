@@ -44,7 +44,7 @@ def test_each_worker_has_its_own_secret(make_run):
     run.start(0)
     run.start(1)
     first, second = (run.engine._children[n] for n in (0, 1))
-    assert first.sealer.seal(Grant(0)) != second.sealer.seal(Grant(0))
+    assert first.line.sealer.seal(Grant(0)) != second.line.sealer.seal(Grant(0))
 
 
 def test_nothing_listens(make_run):

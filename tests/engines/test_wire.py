@@ -146,17 +146,17 @@ class TestRefusal:
     def test_first_frame_must_be_small(self, size):
         """Before the peer is known a frame is at most 512 bytes, refused by its length alone (R43)."""
         with pytest.raises(WireError, match=rf"frame 0 claims {size:,} bytes, allowed are 17 to 512"):
-            list(opener().feed(size.to_bytes(4, "big")))
+            list(opener().feed(size.to_bytes(4, "big") + bytes(8)))
 
     def test_later_frames_have_a_limit_too(self):
         """After the first frame 1 MiB is the limit (R43)."""
         reader = opener()
         list(reader.feed(session([])[0]))
-        assert list(reader.feed(wire.MAX_FRAME.to_bytes(4, "big"))) == []
+        assert list(reader.feed(wire.MAX_FRAME.to_bytes(4, "big") + bytes(8))) == []
         reader = opener()
         list(reader.feed(session([])[0]))
         with pytest.raises(WireError, match="claims 1,048,577 bytes, allowed are 17 to 1,048,576"):
-            list(reader.feed((wire.MAX_FRAME + 1).to_bytes(4, "big")))
+            list(reader.feed((wire.MAX_FRAME + 1).to_bytes(4, "big") + bytes(8)))
 
     def test_a_large_frame_arrives_within_its_limit(self):
         """Messages up to the limit pass."""
@@ -167,7 +167,7 @@ class TestRefusal:
         """A connection that failed once stays failed, even for good frames."""
         frames = session([wire.Result(0, True)])
         reader = opener()
-        assert read_until_error(reader, b"\xff\xff\xff\xff") == ([], True)
+        assert read_until_error(reader, b"\xff" * 12) == ([], True)
         assert read_until_error(reader, frames[0]) == ([], True)
 
     @given(st.binary(max_size=2000))
@@ -226,6 +226,46 @@ class TestRefusal:
         assert list(reader.feed(hello)) == [wire.Hello(wire.VERSION)]
         with pytest.raises(WireError, match="frame 1 is no valid message"):
             list(reader.feed(frame))
+
+
+class TestPackets:
+    """Grants to a worker of this machine, which the driver can read back as long as the worker has not."""
+
+    def ends(self):
+        return wire.driver_ends(SECRET, packets=True)[0], wire.worker_ends(SECRET, packets=True)[1]
+
+    @given(st.lists(indices, max_size=8), st.data())
+    def test_what_was_taken_back_is_not_missed(self, numbers, data):
+        """Every frame has the same size, so one read is one message, and any of them may be left out."""
+        sealer, reader = self.ends()
+        packets = [sealer.seal(wire.Grant(number)) for number in numbers]
+        assert {len(packet) for packet in packets} <= {wire.PACKET_BYTES}
+        kept = data.draw(st.sets(st.sampled_from(range(len(numbers)))) if numbers else st.just(set()))
+        read = [message for n in sorted(kept) for message in reader.feed(packets[n])]
+        assert read == [wire.Grant(numbers[n]) for n in sorted(kept)]
+
+    @pytest.mark.parametrize("order", [[0, 0], [1, 0], [2, 1]], ids=str)
+    def test_numbers_never_go_back(self, order):
+        """A packet that was read, or one from before it, is refused (R41)."""
+        sealer, reader = self.ends()
+        packets = [sealer.seal(wire.Grant(n)) for n in range(3)]
+        list(reader.feed(packets[order[0]]))
+        with pytest.raises(WireError, match="was not sent by the peer"):
+            list(reader.feed(packets[order[1]]))
+
+    def test_a_changed_number_is_refused(self):
+        """The number is under the MAC: it cannot be moved on (R41)."""
+        sealer, reader = self.ends()
+        packet = bytearray(sealer.seal(wire.Grant(1)))
+        packet[11] += 1
+        with pytest.raises(WireError, match="was not sent by the peer"):
+            list(reader.feed(bytes(packet)))
+
+    def test_a_message_that_does_not_fit_is_not_sent(self):
+        """Only grants and the stop travel in packets."""
+        sealer, _ = self.ends()
+        with pytest.raises(WireError, match="takes .* bytes, the limit is 36"):
+            sealer.seal(wire.Refused("x" * 100))
 
 
 class TestSealing:

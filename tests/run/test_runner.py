@@ -508,7 +508,10 @@ class TestWorkers:
         report = run(task, "processes")
         assert report
         assert report["t"].blocks.failures == 1
-        assert report["t"].workers.exits == {"clean": 2, "error": 1}
+        exits = report["t"].workers.exits
+        assert exits.pop("error") == 1
+        # Two at a time: the other one, and as many new ones as were worth while for what the dead one had left.
+        assert exits in ({"clean": 2}, {"clean": 3})
         assert task.report().block((3,)).failures == 1
 
     def test_workers_that_die_at_every_block_end_the_run(self):

@@ -13,8 +13,21 @@ from helpers.pipelines import Record, brute_inputs, check_counts, descendants, p
 from workspan.errors import ConfigurationError
 from workspan.grid import Layout
 from workspan.measure.profile import BlockStats
-from workspan.schedule.dispatch import TICK_SECONDS, Dispatcher
-from workspan.schedule.events import Ended, KillWorker, Ready, Returned, Send, StartWorker, StopWorker
+from workspan.schedule.dispatch import HOARD_SECONDS, TICK_SECONDS, Dispatcher
+from workspan.schedule.events import (
+    Admit,
+    Dropped,
+    Ended,
+    Joined,
+    KillWorker,
+    Ready,
+    Returned,
+    Send,
+    StartWorker,
+    StopWorker,
+    TakeBack,
+    TakenBack,
+)
 from workspan.schedule.ledger import Ledger
 from workspan.schedule.spec import PipelineSpec, TaskSpec
 
@@ -35,6 +48,10 @@ class Bench:
         self.alive: dict[int, int] = {}
         self.log: list = []
         self.killed, self.stopped, self.readied = set(), set(), set()
+        self.asked_back: set[int] = set()
+        self.guests: dict[int, int] = {}
+        """Clients from outside: worker -> task."""
+        self.asking: set[int] = set()
         self.late: set[tuple[int, int]] = set()
         """Blocks that were taken back from a worker which still runs."""
 
@@ -44,6 +61,8 @@ class Bench:
             return "killed"
         if self.held[worker]:
             return "running"
+        if worker in self.guests:
+            return "stopped" if worker in self.stopped else "asking" if worker in self.asking else "guest"
         if worker in self.stopped and worker in self.readied:
             return "stopped"
         return "idle" if worker in self.readied else "starting"
@@ -64,9 +83,17 @@ class Bench:
                 self.late.update((d.worker, index) for index in self.held[d.worker])
                 self.held[d.worker].clear()
             elif isinstance(d, Send):
-                assert d.worker in self.alive
+                assert d.worker in self.alive or d.worker in self.guests
                 self.held[d.worker].append(d.index)
+                self.asking.discard(d.worker)
+            elif isinstance(d, TakeBack):
+                self.asked_back.add(d.worker)
+            elif isinstance(d, Admit):
+                if d.worker is not None:
+                    self.held[d.worker] = deque()
+                    self.guests[d.worker] = d.guest
             else:
+                assert isinstance(d, StopWorker)
                 self.stopped.add(d.worker)
         return decisions
 
@@ -85,11 +112,33 @@ class Bench:
         index = self.held[worker].popleft()
         return self.event(Returned(worker, index, ok, None if ok else "boom", **kwargs), after)
 
-    def ended(self, worker, clean=True, reason="exit code 0", after=0.0):
-        self.alive.pop(worker)
+    def answer(self, worker, kept=1):
+        """The engine says what it could take back: all but the first *kept* blocks."""
+        self.asked_back.discard(worker)
+        back = tuple(self.held[worker])[kept:]
+        self.held[worker] = deque(tuple(self.held[worker])[:kept])
+        return self.event(TakenBack(worker, back))
+
+    def join(self, task):
+        return self.event(Joined(task, task))  # the guest's number tells its task
+
+    def ask(self, worker):
+        self.asking.add(worker)
+        return self.event(Ready(worker, on_demand=True))
+
+    def dropped(self, worker):
+        """A connection is gone while the call that made the worker goes on."""
+        self.asking.discard(worker)
+        self.held[worker].clear()
+        return self.event(Dropped(worker, "connection closed"))
+
+    def ended(self, worker, clean=True, reason="exit code 0", after=0.0, unstarted=()):
+        self.alive.pop(worker, None)
+        self.guests.pop(worker, None)
+        self.asked_back.discard(worker)
         self.late = {pair for pair in self.late if pair[0] != worker}
         self.held[worker].clear()
-        return self.event(Ended(worker, clean, reason), after)
+        return self.event(Ended(worker, clean, reason, unstarted=unstarted), after)
 
     def tick(self, after=TICK_SECONDS):
         self.now += after
@@ -121,7 +170,7 @@ class AnyOrder(RuleBasedStateMachine):
         getattr(self.bench, kind)(*args)
 
     def workers(self, state):
-        return sorted(w for w in self.bench.alive if self.bench.state_of(w) == state)
+        return sorted(w for w in (*self.bench.alive, *self.bench.guests) if self.bench.state_of(w) == state)
 
     def pick(self, data, state):
         return data.draw(st.sampled_from(self.workers(state)), label=state)
@@ -156,6 +205,27 @@ class AnyOrder(RuleBasedStateMachine):
     def a_killed_worker_is_gone(self, data):
         self.happen("ended", self.pick(data, "killed"), False, "killed by SIGKILL")
 
+    @precondition(lambda self: self.bench and self.bench.asked_back)
+    @rule(data=st.data())
+    def blocks_are_taken_back(self, data):
+        worker = data.draw(st.sampled_from(sorted(self.bench.asked_back)))
+        self.happen("answer", worker, data.draw(st.integers(1, 3), label="kept"))
+
+    @precondition(lambda self: self.bench and len(self.bench.guests) < 3)
+    @rule(data=st.data())
+    def a_guest_joins(self, data):
+        self.happen("join", data.draw(st.integers(0, len(self.pipeline.tasks) - 1), label="task"))
+
+    @precondition(lambda self: self.bench and self.workers("guest"))
+    @rule(data=st.data())
+    def a_guest_asks(self, data):
+        self.happen("ask", self.pick(data, "guest"))
+
+    @precondition(lambda self: self.bench and self.bench.guests)
+    @rule(data=st.data())
+    def a_guest_leaves(self, data):
+        self.happen("ended", data.draw(st.sampled_from(sorted(self.bench.guests)), label="guest"), True, "left")
+
     @precondition(lambda self: self.bench and self.bench.late)
     @rule(data=st.data())
     def a_reclaimed_block_returns_late(self, data):
@@ -179,7 +249,9 @@ class AnyOrder(RuleBasedStateMachine):
         done = [(task, index) for task, index, *_ in bench.record.of("block_done")]
         assert len(done) == len(set(done)), "a block was completed twice"
         done = set(done)
-        leases = [(bench.alive[w], i) for w, held in bench.held.items() if bench.state_of(w) == "running" for i in held]
+        task_of = {**bench.alive, **bench.guests}
+        leases = [(task_of[w], i) for w, held in bench.held.items() if bench.state_of(w) == "running" for i in held]
+        assert all(len(bench.held[worker]) <= 1 for worker in bench.guests), "a client on demand was granted ahead"
         assert len(leases) == len(set(leases)), "a block has two leases"
         assert all(self.inputs[block] <= done for block in leases), "a block runs before its inputs"
         tries = Counter((args[0], args[1]) for args in bench.record.of("attempt_failed"))
@@ -199,11 +271,15 @@ class AnyOrder(RuleBasedStateMachine):
         for _ in range(10_000):
             if bench.dispatcher.finished:
                 break
-            for worker in sorted(bench.alive):
-                if worker in bench.alive:
+            for worker in sorted(bench.asked_back):
+                self.happen("answer", worker)
+            for worker in sorted((*bench.alive, *bench.guests)):
+                if worker in bench.alive or worker in bench.guests:
                     kind = bench.state_of(worker)
                     if kind == "running":
                         self.happen("returned", worker, True, 0.1)
+                    elif kind == "guest":
+                        self.happen("ask", worker)
                     elif kind == "starting":
                         self.happen("ready", worker)
                     elif kind == "stopped":
@@ -325,6 +401,43 @@ class TestLosses:
         bench.ready(1)
         assert bench.held[1][0] == held[1]
 
+    def test_a_worker_that_dies_between_two_blocks_fails_none(self):
+        """D4, R4: what the engine knows to be unread was never begun, not even the first block that is held."""
+        bench = Bench(TaskSpec("t", line(50), max_retries=0))
+        bench.start()
+        bench.ready(0)
+        for _ in range(5):
+            bench.returned(0, after=0.00001)
+        held = tuple(bench.held[0])
+        bench.ended(0, clean=False, reason="killed by SIGKILL", unstarted=held)
+        assert bench.record.of("attempt_failed") == []
+        assert bench.state.worker_failure_count == 1
+        bench.ready(1)
+        assert bench.held[1][0] == held[0]
+
+    def test_a_dropped_connection_loses_its_block_and_may_come_back(self):
+        """B81, B82: the connection is gone, the spawn call is not: one failure, no new worker, and a new request."""
+        bench = Bench(TaskSpec("t", line(2), max_retries=1))
+        bench.start()
+        bench.ask(0)
+        assert bench.held[0] == deque([0])
+        assert bench.dropped(0) == []
+        assert [args[1] for args in bench.record.of("attempt_failed")] == [0]
+        assert bench.state.worker_start_count == 1
+        assert bench.ask(0) == [Send(0, 1)]
+
+    def test_a_dropped_connection_is_asked_for_nothing(self):
+        """B82: a parked client whose connection went is not sent a block; the next one that asks is."""
+        bench = Bench(TaskSpec("t", line(1), max_workers=2, max_retries=1))
+        bench.join(0)
+        (guest,) = bench.guests
+        bench.start()
+        bench.ask(guest)
+        assert bench.held[guest] == deque([0])
+        bench.join(0)
+        other = max(bench.guests)
+        assert StopWorker(other) in bench.ask(other), "nothing is left to wait for (B87)"
+
     def test_a_late_return_of_a_reclaimed_block_is_ignored(self):
         """B84, R9: the deadline passes, the worker is retired and killed, and its return changes nothing."""
         bench = Bench(TaskSpec("t", line(1), timeout=5.0, max_retries=0))
@@ -353,7 +466,7 @@ class TestLosses:
             bench.returned(0, after=0.00001)
         assert len(bench.held[0]) > 1
         bench.returned(0, after=0.9)
-        assert bench.tick(0.9) == []
+        assert bench.tick(0.9) == [TakeBack(0)]
         assert bench.dispatcher.wait_seconds(bench.now) == pytest.approx(0.1)
 
 
@@ -369,7 +482,124 @@ class TestStamps:
         assert bench.record.of("block_sent")[-1] == [0, 1, 0, 5.0, 1.0]
 
 
+class TestGuests:
+    """B86, B87, B142: clients that the run did not start."""
+
+    def task(self, **kwargs):
+        return TaskSpec("t", line(2), has_function=False, **kwargs)
+
+    def test_a_task_without_a_function_waits_for_clients(self):
+        """B86: no worker is started, nothing is abandoned, and a guest does the work."""
+        bench = Bench(self.task())
+        assert bench.start() == []
+        assert bench.tick(3600.0) == []
+        assert not bench.dispatcher.finished
+        assert bench.join(0) == [Admit(0, 0)]
+        for index in (0, 1):
+            assert bench.ask(0) == [Send(0, index)]
+            bench.returned(0)
+        assert bench.dispatcher.finished, "a guest that is still there does not keep the run from its end"
+        assert bench.ask(0) == [StopWorker(0)]
+
+    def test_a_client_is_granted_nothing_that_it_did_not_ask_for(self):
+        """B100: one request at a time: a client that returned a block and does not ask gets none."""
+        bench = Bench(self.task())
+        bench.start()
+        bench.join(0)
+        bench.ask(0)
+        assert bench.returned(0) == []
+        assert bench.held[0] == deque()
+
+    def test_a_guest_that_goes_costs_its_block_and_nothing_else(self):
+        """B82, B142: the block is lost and waits for the next client; no worker failed and no timeline is kept."""
+        bench = Bench(self.task(max_retries=1))
+        bench.start()
+        bench.join(0)
+        bench.ask(0)
+        bench.ended(0, clean=False, reason="connection closed")
+        assert bench.state.worker_failure_count == 0
+        assert [args[1] for args in bench.record.of("attempt_failed")] == [0]
+        bench.join(0)
+        assert bench.ask(1) == [Send(1, 1)], "a retry waits behind fresh blocks"
+
+    def test_a_guest_over_its_deadline_is_dropped(self):
+        """B84: the block goes to the next one, the late return is counted as stale (R9, D37)."""
+        bench = Bench(self.task(timeout=1.0, max_retries=1))
+        bench.start()
+        bench.join(0)
+        bench.ask(0)
+        (kill,) = bench.tick(1.0)
+        assert kill.worker == 0
+        bench.event(Returned(0, 0, True))
+        assert bench.dispatcher.stale_results == 1
+        assert bench.state.completed_count == 0
+        assert bench.state.timeout_reclaim_count == 1
+
+    def test_guests_take_the_place_of_workers(self):
+        """B78: as many workers and guests together as there are blocks, no more."""
+        bench = Bench(TaskSpec("t", line(3), max_workers=3))
+        bench.join(0)
+        bench.join(0)
+        assert [d for d in bench.start() if isinstance(d, StartWorker)] == [StartWorker(2, 0)]
+
+    def test_nobody_joins_a_run_that_ends(self):
+        """B91: a run that was stopped sends guests away."""
+        bench = Bench(TaskSpec("t", line(3)))
+        bench.start()
+        bench.do(bench.dispatcher.stop(0.0))
+        assert bench.join(0) == [Admit(0, None)]
+
+    def test_a_guest_keeps_a_task_from_being_abandoned(self):
+        """B62: a task is given up when nobody is left to work for it; a guest is somebody."""
+        bench = Bench(TaskSpec("t", line(3), max_worker_restarts=0))
+        bench.start()
+        bench.join(0)
+        bench.ended(0, clean=False, reason="exit code 1")
+        assert not bench.state.abandoned
+        bench.ended(1, reason="left")
+        assert bench.state.abandoned
+
+
 class TestRunningAhead:
+    def test_blocks_do_not_wait_behind_a_slow_one(self):
+        """Blocks that were granted behind one which turns out to be slow are taken back and go to other workers."""
+        bench = Bench(TaskSpec("t", line(500), max_workers=2))
+        bench.start()
+        bench.ready(0)
+        bench.ready(1)
+        for n in range(40):
+            bench.returned(n % 2, after=0.00001)
+        slow, *waiting = bench.held[0]
+        assert waiting
+        for _ in range(40):
+            bench.returned(1, after=HOARD_SECONDS / 20)
+        assert bench.tick(0.0) == [TakeBack(0)]
+        bench.answer(0)
+        assert bench.held[0] == deque([slow])
+        while bench.held[1]:
+            bench.returned(1, after=0.00001)
+        done = [args[1] for args in bench.record.of("block_done")]
+        assert set(waiting) <= set(done), "somebody else did them"
+        assert slow not in done
+
+    def test_fast_blocks_are_not_taken_back(self):
+        """As long as blocks take what was expected nothing goes back over the wire."""
+        bench = Bench(TaskSpec("t", line(500)))
+        bench.start()
+        bench.ready(0)
+        for _ in range(450):
+            bench.returned(0, after=0.0001)
+            assert bench.tick(0.0) == []
+
+    def test_the_loop_wakes_up_for_the_hoard(self):
+        """The wait of the loop ends when a hoard is to be looked at, and not before."""
+        bench = Bench(TaskSpec("t", line(500)))
+        bench.start()
+        bench.ready(0)
+        for _ in range(20):
+            bench.returned(0, after=0.00001)
+        assert 0.5 * HOARD_SECONDS < bench.dispatcher.wait_seconds(bench.now) <= HOARD_SECONDS
+
     def test_long_blocks_are_not_hoarded(self):
         """Blocks of ten milliseconds are granted one at a time."""
         bench = Bench(TaskSpec("t", line(50), max_workers=2))

@@ -6,16 +6,21 @@ checks them:
 
 1. After ``start_worker(w, t)`` at most one ``Ready(w)`` and exactly one ``Ended(w)`` follow, however the worker fares;
    a worker that cannot be started at all is reported as ended too. ``start_worker`` itself does not raise for it.
+   A worker that asks for each block (its ``Ready`` says ``on_demand``) is ready again with each request, and is sent
+   one block a request.
 2. Each ``send(w, index)`` is answered by one ``Returned(w, index)``, in the order of the sends, or by none at all if
-   ``Ended(w)`` comes first. What was sent and not returned when the worker ended is lost.
+   ``Ended(w)`` comes first, or ``Dropped(w)`` from a worker on demand. What was sent and not returned then is lost; as
+   far as the engine knows that it was never begun, ``Ended`` says so (``unstarted``).
 3. Events of one worker keep their order: ``Ready``, then ``Returned``..., then ``Ended``, and nothing after it. A
    result that left the worker before it died is reported before its end. Between workers there is no order.
 4. A worker can hold several indices. It runs them one after another, in the order of the sends, and reports each as
    soon as it is finished; the next one is begun without a message in between.
 5. ``send``, ``stop_worker`` and ``kill_worker`` for a worker that has already ended, or whose end has not been polled
    yet, do nothing. They may be kept back until the next ``poll`` or ``close``.
-6. ``poll`` returns as soon as there is an event, and an empty list when the time is up or after :meth:`Engine.wake`.
-7. After ``close`` nothing that the engine started is left, and the engine can be opened again.
+6. ``take_back(w)`` is answered by one ``TakenBack(w, indices)``: blocks that the worker will not run, always the last
+   ones sent and never the first one that it holds. An engine that cannot take anything back answers with none.
+7. ``poll`` returns as soon as there is an event, and an empty list when the time is up or after :meth:`Engine.wake`.
+8. After ``close`` nothing that the engine started is left, and the engine can be opened again.
 
 All calls come from one thread, except ``wake``. That thread must live as long as the run: a worker process ends
 when the thread that started it does.
@@ -26,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from workspan.grid.block import Block
 
@@ -46,8 +51,12 @@ class WorkerTask:
 
     task_id: str
     layout: Layout
-    function: BlockFunction | None
-    """``None``: the engine starts no workers for it."""
+    function: Callable[..., Any] | None
+    """A block function or a worker function; ``None``: the engine starts no workers for it."""
+    kind: Literal["block", "worker"] = "block"
+    """``"block"``: called with each block. ``"worker"``: called once a worker; its client asks for the blocks."""
+    takes_context: bool = False
+    """The worker function wants its client's context, as ``context=``."""
     resource_tracking: bool = False
     """Measure every block."""
     timeout: float | None = None
@@ -62,6 +71,10 @@ class Job:
     tasks: tuple[WorkerTask, ...]
     log_dir: Path | None = None
     """Folder of the workers' output, one folder a task in it; ``None``: they write to the driver's own streams."""
+    listen: bool = False
+    """Let clients and guests connect, also if no task needs them."""
+    host: str | None = None
+    """Address of this machine that they dial; ``None``: found out, or loopback if nobody from outside is expected."""
 
 
 class Engine(Protocol):
@@ -99,6 +112,15 @@ class Engine(Protocol):
 
     def kill_worker(self, worker: int) -> None:
         """End a worker at once, with everything that it started. What it holds is lost."""
+
+    def take_back(self, worker: int) -> None:
+        """Take back what *worker* has not begun, as far as that can be done without waiting for it."""
+
+    def admit(self, guest: int, worker: int | None) -> None:
+        """Answer a ``Joined(guest)``: it is worker number *worker* from now on, or with ``None`` is sent away.
+
+        Engines that never report ``Joined`` are never told this.
+        """
 
     def poll(self, timeout: float | None) -> list[Event]:
         """Wait until something happened and return it.

@@ -88,17 +88,23 @@ def run_block(
             error = _unrun_text(function, returned)
         stats = None
         if profile is not None:
-            stats = profile.stats
-            if block.stats is not None:  # user code measured the block itself
-                fault = stats_fault(block.stats)
-                error = error or fault
-                stats = block.stats if fault is None else stats
-            block.stats = stats
+            stats, fault = settle_stats(block, profile)
+            error = error or fault
         block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
         return Outcome(error is None, error, stats, steps)
     finally:
         # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
         del raised, returned
+
+
+def settle_stats(block: Block, profile: Profile) -> tuple[BlockStats | None, str | None]:
+    """Give *block* its measurement, its own one if user code made one; return it, and what is wrong with the latter."""
+    fault = None
+    if block.stats is not None:
+        fault = stats_fault(block.stats)
+    if block.stats is None or fault is not None:
+        block.stats = profile.stats
+    return block.stats, fault
 
 
 def _unrun_text(function: BlockFunction, returned: Any) -> str:

@@ -13,17 +13,18 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines import _start
+from workspan.engines.line import Line
 from workspan.engines.payload import pack
-from workspan.engines.wire import driver_ends, new_secret
+from workspan.engines.wire import PACKET_BYTES, Grant, Stop, driver_ends, new_secret
 from workspan.schedule.events import Ended
 
 if TYPE_CHECKING:
+    from workspan.engines.gate import Peer
     from workspan.engines.logs import WorkerLog
-    from workspan.engines.wire import Message
+    from workspan.engines.memory import MemoryWatch
 
-_READ_BYTES = 1 << 16
-_MOST_DRAINED = 1 << 22
-"""Most bytes read from a connection after its process has died: more than a socket holds."""
+_UNREAD_BYTES = 1 << 16
+"""More than all grants that a worker can hold."""
 
 
 class Child:
@@ -48,6 +49,13 @@ class Child:
 
     def __init__(self, worker: int, settings: dict[str, Any], function: bytes, log: WorkerLog | None) -> None:
         self.worker = worker
+        self.task_id: str = settings["task_id"]
+        self.is_spawn: bool = settings["kind"] == "worker"
+        """It runs a worker function: blocks go to the client that this function, or what it starts, makes."""
+        self.peer: Peer | None = None
+        """The connection of that client."""
+        self.was_met = False
+        """Such a client has connected."""
         self.log = log
         self.held: deque[int] = deque()
         """Indices sent and not returned, in order."""
@@ -65,30 +73,37 @@ class Child:
         self.is_signalled = False
         self._is_reaped = False
         self.exit_code: int | None = None
-        self.out = bytearray()
+        self.peak_rss_bytes = 0
+        """The most memory that it had, in bytes, since its last measured block began; known when it has ended."""
 
         secret = new_secret()
-        self.sealer, self.opener = driver_ends(secret)
         with ExitStack() as ours, ExitStack() as theirs:
             # What the process inherits is closed here in any case, the driver's own ends only if it does not start.
             if log is not None:
                 theirs.callback(log.close)
-            self.socket, peer = socket.socketpair()
-            ours.callback(self.socket.close)
-            theirs.callback(peer.close)
-            self.socket.setblocking(False)
+            results, their_results = socket.socketpair()
+            ours.callback(results.close)
+            theirs.callback(their_results.close)
+            # Of the grants both ends stay here, to read back what the worker has not read.
+            grants, self._unread = socket.socketpair()
+            ours.callback(grants.close)
+            ours.callback(self._unread.close)
+            results.setblocking(False)
+            grants.setblocking(False)
+            self.line = Line(results, grants, *driver_ends(secret, packets=True))
             stdin, self.lifeline = os.pipe()
             ours.callback(os.close, self.lifeline)
             theirs.callback(os.close, stdin)
             os.set_blocking(self.lifeline, False)
-            settings = {**settings, "worker": worker, "secret": secret, "descriptor": peer.fileno()}
+            descriptors = (self._unread.fileno(), their_results.fileno())
+            settings = {**settings, "worker": worker, "secret": secret, "descriptors": descriptors}
             self.payload = deque(pack(settings, function))
             self._process = subprocess.Popen(
                 _command(worker, settings["task_id"]),
                 stdin=stdin,
                 stdout=None if log is None else log.out,
                 stderr=None if log is None else log.err,
-                pass_fds=(peer.fileno(),),
+                pass_fds=descriptors,
                 start_new_session=True,
             )
             self.pid = self._process.pid
@@ -101,26 +116,6 @@ class Child:
             self.pidfd = None
 
     # -- talking ---------------------------------------------------------------------------------------------------
-
-    def queue(self, message: Message) -> bool:
-        """Add *message* to what :meth:`flush` sends; whether there was nothing before."""
-        was_empty = not self.out
-        self.out += self.sealer.seal(message)
-        return was_empty
-
-    def flush(self) -> bool:
-        """Send what is queued; whether all of it is gone. A connection that is broken swallows it."""
-        try:
-            sent = self.socket.send(self.out)
-        except BlockingIOError:
-            return False
-        except OSError:
-            sent = len(self.out)
-        if sent == len(self.out):
-            self.out.clear()
-            return True
-        del self.out[:sent]
-        return False
 
     def feed_payload(self) -> bool:
         """Write to the process's standard input what fits; whether all of it is written, or nobody reads it."""
@@ -138,23 +133,31 @@ class Child:
             payload.clear()
         return True
 
-    def read(self) -> bytes | None:
-        """Return what has arrived, empty at the end of the connection, ``None`` if nothing is there now."""
-        try:
-            return self.socket.recv(_READ_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
+    def take_back(self, *, all_of_them: bool = False) -> tuple[int, ...]:
+        """Read back the grants that the process has not read and return their blocks, in order.
 
-    def read_rest(self) -> bytes:
-        """Return all that a dead process left in the connection."""
-        parts = []
-        size = 0
-        while size < _MOST_DRAINED and (part := self.read()):
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
+        One read takes them all, and the process reads one at a time, so what comes back is always what was sent last.
+
+        Parameters
+        ----------
+        all_of_them
+            False: the process keeps the first block that it holds, begun or not.
+        """
+        self.line.flush()
+        try:
+            unread = len(self._unread.recv(_UNREAD_BYTES, socket.MSG_DONTWAIT)) // PACKET_BYTES
+        except BlockingIOError:
+            return ()
+        if self.stop_sent:
+            unread -= 1  # the last packet, which holds for what stays there
+        back = [self.held.pop() for _ in range(unread)]
+        if back and not self.held and not all_of_them:
+            self.held.append(back.pop())
+            self.line.queue(Grant(self.held[0]))
+        if self.stop_sent:
+            self.line.queue(Stop())
+        self.line.flush()
+        return tuple(reversed(back))
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
@@ -180,13 +183,14 @@ class Child:
         if self.pidfd is not None:
             self._signal(signal.SIGKILL)
         try:
-            pid, status, _ = os.wait4(self.pid, os.WNOHANG)
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         except ChildProcessError:  # SIGCHLD is ignored in this program, or somebody else took it
             self._process.returncode = 0
         else:
             if not pid:
                 return False
             self.exit_code = self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.peak_rss_bytes = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
         if self.pidfd is None:
             self._signal(signal.SIGKILL)
         self._is_reaped = True
@@ -201,7 +205,8 @@ class Child:
         """Close the driver's ends; a process that still runs in the group is killed by the kernel."""
         self.is_over = True
         self.payload.clear()
-        self.socket.close()
+        self.line.close()
+        self._unread.close()
         os.close(self.lifeline)
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -211,24 +216,35 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
+    def note_memory(self, memory: MemoryWatch) -> None:
+        """Say that the kernel killed the process for lack of memory, if that is so."""
+        if memory.took_one():
+            limit = memory.limit_bytes
+            of = f" of {limit / 2**20:,.0f} MiB that all workers and this program may use" if limit is not None else ""
+            self.fault = (
+                f"out of memory: the kernel killed it; its peak was {self.peak_rss_bytes / 2**20:,.0f} MiB{of}: use "
+                "fewer workers or smaller blocks"
+            )
+
     # -- telling ---------------------------------------------------------------------------------------------------
 
     def ended(self) -> Ended:
         """Return the last event of this worker."""
-        clean = self.exit_code == 0 and self.said_bye and self.fault is None
+        unstarted = self.take_back(all_of_them=True)
+        clean = self.exit_code == 0 and (self.said_bye or self.is_spawn) and self.fault is None
         tail = "" if self.log is None else self.log.tail()
-        return Ended(self.worker, clean, self._reason(), self.exit_code, tail or self.broken or "")
+        return Ended(self.worker, clean, self._reason(), self.exit_code, tail or self.broken or "", unstarted)
 
     def _reason(self) -> str:
         how = exit_words(self.exit_code)
         if self.broken is not None:
             last = self.broken.rstrip().rpartition("\n")[2]
-            return f"could not start ({how}): {last}"
+            return f"{'its function raised' if self.started else 'could not start'} ({how}): {last}"
         if self.fault is not None:
             return f"{self.fault} ({how})" if self.exit_code is not None else self.fault
         if self.exit_code == 0 and self.held:
             return f"{how} in the middle of a block"
-        if self.exit_code == 0 and not self.said_bye:
+        if self.exit_code == 0 and not self.said_bye and not self.is_spawn:
             return f"{how} before it was told to stop"
         return how
 

@@ -19,9 +19,10 @@ from workspan.errors import EngineError
 from workspan.grid.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-    from workspan.engines.base import BlockFunction, WorkerTask
+    from workspan.engines.base import WorkerTask
 
 _LAYOUT_FIELDS = (
     "total_begin",
@@ -57,12 +58,14 @@ def task_settings(task: WorkerTask) -> dict[str, Any]:
     """Return what every worker of *task* is told, besides the function."""
     return {
         "task_id": task.task_id,
-        "layout": _plain_layout(task.layout),
+        "kind": task.kind,
+        "takes_context": task.takes_context,
+        "layout": plain_layout(task.layout),
         "resource_tracking": task.resource_tracking,
     }
 
 
-def pack_function(task_id: str, function: BlockFunction) -> bytes:
+def pack_function(task_id: str, function: Callable[..., Any]) -> bytes:
     """Serialise *function*.
 
     Raises
@@ -80,7 +83,7 @@ def pack_function(task_id: str, function: BlockFunction) -> bytes:
         packed: bytes = cloudpickle.dumps(function)
     except Exception as error:
         raise EngineError(
-            f"block function {function_name(function)!r} of task {task_id!r} cannot be sent to a worker process: "
+            f"function {function_name(function)!r} of task {task_id!r} cannot be sent to a worker process: "
             f"{type(error).__name__}: {error}. Define it at module level, create locks, open files and connections "
             "inside it instead of outside, or run with engine='serial'"
         ) from error
@@ -104,7 +107,7 @@ def pack(settings: dict[str, Any], function: bytes) -> list[memoryview]:
     return [memoryview(sizes + head), memoryview(function)] if function else [memoryview(sizes + head)]
 
 
-def _plain_layout(layout: Layout) -> dict[str, Any]:
+def plain_layout(layout: Layout) -> dict[str, Any]:
     """Return *layout* as builtin values: integers of other libraries would be imported by the worker."""
     plain: dict[str, Any] = {}
     for name in _LAYOUT_FIELDS:
@@ -184,11 +187,11 @@ def _find(name: str, path: Any) -> Any:
 # -- in the worker ---------------------------------------------------------------------------------------------------
 
 
-def load_function(packed: bytes) -> BlockFunction:
+def load_function(packed: bytes) -> Callable[..., Any]:
     """Return the function that :func:`pack_function` packed. Runs the user's imports, and raises what they raise."""
     import pickle
 
-    function: BlockFunction = pickle.loads(packed)
+    function: Callable[..., Any] = pickle.loads(packed)
     return function
 
 

@@ -1,9 +1,12 @@
 """The engine of worker processes on this machine: one operating-system process a worker, one connection each.
 
-Each worker is a fresh interpreter in a session of its own (Ctrl-C in a terminal does not reach it). It inherits its end
-of a socket pair; there is no listener, so nobody else can connect. Code reaches it through the pipe of its standard
-input, and afterwards only numbers and text cross the connection (`wire`). One selector watches connections, payload
-pipes and process descriptors; there is no thread, and nothing here waits without a bound.
+Each worker is a fresh interpreter in a session of its own (Ctrl-C in a terminal does not reach it). It inherits its
+ends of two socket pairs, so nobody else can connect. Code reaches it through the pipe of its standard input, and
+afterwards only numbers and text cross the connection (`wire`). One selector watches connections, payload pipes and
+process descriptors; there is no thread, and nothing here waits without a bound.
+
+Only for tasks whose blocks go to clients (worker functions, tasks without a function), or when it is asked for, a
+`Gate` listens as well.
 
 A worker dies with all that it started in its process group, whether it ends by itself, is killed, or loses its driver.
 A process that is to survive a worker must be started in a session of its own.
@@ -13,20 +16,27 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from workspan.engines import wire
 from workspan.engines.child import Child
+from workspan.engines.context import Context
+from workspan.engines.gate import Gate
 from workspan.engines.logs import open_log, prepare_folder
+from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
+from workspan.engines.tcp import asked_host, detected_host
 from workspan.errors import EngineError, WireError
-from workspan.schedule.events import Ended, Ready, Returned
+from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,7 +56,9 @@ STUCK_SECONDS = 5.0
 REAP_SECONDS = 0.05
 """How often ends are looked for where the kernel has no process descriptors."""
 
-_CONNECTION, _PAYLOAD, _PROCESS, _WAKE = range(4)
+_LOOPBACK = "127.0.0.1"
+_DESCRIPTORS_A_WORKER = 6
+_OTHER_DESCRIPTORS = 100
 
 
 class Processes:
@@ -81,6 +93,8 @@ class Processes:
         self._woken = False
         self._waker: socket.socket | None = None
         self._wakes: socket.socket | None = None
+        self._memory: MemoryWatch | None = None
+        self._gate: Gate | None = None
 
     def open(self, job: Job) -> None:
         """Serialise the functions of *job* and make the log folders; no process is started yet.
@@ -88,8 +102,8 @@ class Processes:
         Raises
         ------
         EngineError
-            The engine is open already, a function cannot be sent to a worker, a log folder cannot be made, or this
-            program does not know its interpreter.
+            The engine is open already, a function cannot be sent to a worker, a log folder cannot be made, this
+            program does not know its interpreter, or nothing can listen for clients that are needed.
         """
         if self._job is not None:
             raise EngineError("this engine is running a job already: give each run an engine of its own")
@@ -109,12 +123,64 @@ class Processes:
         self._wakes, self._waker = socket.socketpair()
         for end in (self._wakes, self._waker):
             end.setblocking(False)
-        self._selector.register(self._wakes, selectors.EVENT_READ, (_WAKE, None))
+        self._selector.register(self._wakes, selectors.EVENT_READ, self._take_wakes)
+        self._memory = MemoryWatch()
         self._job = job
+        needs_clients = any(task.kind == "worker" or task.function is None for task in job.tasks)
+        if needs_clients or job.listen or job.host is not None:
+            try:
+                self._listen(job, needs_clients)
+            except BaseException:
+                self.close()
+                raise
+
+    def _listen(self, job: Job, needs_clients: bool) -> None:
+        secret = wire.new_secret()
+        host = asked_host(job.host) or (detected_host() if needs_clients else _LOOPBACK)
+        self._gate = Gate(job, secret, host, self._selector, self._emit)
 
     @staticmethod
     def _pack(task: WorkerTask) -> bytes | None:
         return None if task.function is None else pack_function(task.task_id, task.function)
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port that clients dial; ``None`` when nothing listens."""
+        return None if self._gate is None else (self._gate.host, self._gate.port)
+
+    @property
+    def refused_messages(self) -> int:
+        """Messages of clients that could not be accepted."""
+        return 0 if self._gate is None else self._gate.refused_messages
+
+    def context(self, task: int, worker: int | None = None) -> Context:
+        """Return what a client needs to work for task number *task*.
+
+        Parameters
+        ----------
+        task
+            Number of the task in the job.
+        worker
+            Number of the worker whose client it is; ``None``: a guest.
+
+        Raises
+        ------
+        EngineError
+            Nothing listens for clients.
+        """
+        job = self._require_job()
+        if self._gate is None:
+            raise EngineError("this run does not listen for clients: ask for it with host= or with a Server")
+        if worker is not None:
+            return self._gate.context(task, worker)
+        function = self._functions[task] if job.tasks[task].kind == "block" else None
+        return self._gate.guest_context(task, self._settings[task], function)
+
+    def context_file(self, task: int) -> Path:
+        """Write the context of guests of task number *task* into a file that only its owner can read."""
+        context = self.context(task)
+        assert self._gate is not None
+        return self._gate.write_context(context)
 
     # -- what the engine is told -----------------------------------------------------------------------------------
 
@@ -127,20 +193,26 @@ class Processes:
             raise EngineError(f"task {task_id!r} has no block function: no worker can be started for it")
         if worker in self._children:
             raise EngineError(f"worker {worker} was started before: give each worker a number of its own")
+        settings = self._settings[task]
+        if settings["kind"] == "worker":
+            settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
+            self._make_room()
             log = None if self._folders is None else open_log(self._folders[task], worker)
-            child = Child(worker, self._settings[task], function, log)
+            child = Child(worker, settings, function, log)
         except OSError as error:
             self._events.append(Ended(worker, False, f"could not be started: {error}"))
             return
         self._children[worker] = child
-        self._selector.register(child.socket, selectors.EVENT_READ, (_CONNECTION, child))
+        child.line.watch(self._selector, partial(self._connection_ready, child))
         if child.pidfd is None:
             self._unwatched.add(child)
         else:
-            self._selector.register(child.pidfd, selectors.EVENT_READ, (_PROCESS, child))
+            self._selector.register(child.pidfd, selectors.EVENT_READ, partial(self._process_ready, child))
         if not child.feed_payload():
-            self._selector.register(child.lifeline, selectors.EVENT_WRITE, (_PAYLOAD, child))
+            self._selector.register(child.lifeline, selectors.EVENT_WRITE, partial(self._payload_ready, child))
+        if child.is_spawn and self._gate is not None:
+            self._gate.expect(child)
 
     def send(self, worker: int, index: int) -> None:
         """Send block *index* to *worker*: at once if it waits for one, else with the next :meth:`poll`.
@@ -151,27 +223,57 @@ class Processes:
             The worker was told to stop before.
         """
         child = self._children.get(worker)
-        if child is not None and child.stop_sent:
+        if child is None or child.is_spawn:
+            if child is not None and child.stop_sent:
+                raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
+            if self._gate is not None:
+                self._gate.grant(worker, index)
+            return
+        if child.stop_sent:
             raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
-        if child is not None and child.fault is None:
+        if child.fault is None:
             waits = not child.held
             child.held.append(index)
             self._queue(child, wire.Grant(index))
             if waits:
-                self._flush(child)
+                child.line.flush()
 
     def stop_worker(self, worker: int) -> None:
         """Let *worker* end after what it holds."""
         child = self._children.get(worker)
         if child is not None and not child.stop_sent:
             child.stop_sent = True
-            self._queue(child, wire.Stop())
+            if not child.is_spawn:
+                self._queue(child, wire.Stop())
+            elif not child.was_met:
+                self._time(child, EXIT_SECONDS)
+        if self._gate is not None:
+            self._gate.stop(worker)
 
     def kill_worker(self, worker: int) -> None:
-        """Send SIGTERM to *worker* and all that it started, and SIGKILL a little later if that does not do."""
+        """Send SIGTERM to *worker* and all that it started, and SIGKILL a little later if that does not do.
+
+        What it has not begun is taken from it before, and the connection of a client is closed.
+        """
         child = self._children.get(worker)
         if child is not None and not child.is_signalled:
+            if not child.is_spawn:
+                child.take_back()
             self._press(child)
+        if self._gate is not None:
+            self._gate.drop_worker(worker, "its worker was killed")
+
+    def take_back(self, worker: int) -> None:
+        """Take back what *worker* has not begun, as far as that can be done without waiting for it."""
+        child = self._children.get(worker)
+        if child is not None:
+            indices = () if child.is_spawn else child.take_back()
+            self._events.append(TakenBack(worker, indices))
+
+    def admit(self, guest: int, worker: int | None) -> None:
+        """Let a client that reported ``Joined`` work as *worker*, or send it away."""
+        if self._gate is not None:
+            self._gate.admit(guest, worker)
 
     # -- what it tells ---------------------------------------------------------------------------------------------
 
@@ -221,6 +323,8 @@ class Processes:
         finally:
             # Whatever interrupts the grace, a second Ctrl-C for example, ends it and not the clean-up.
             self._end_all()
+            if self._gate is not None:
+                self._gate.close()
             events = self._events
             self._selector.close()
             for end in (self._wakes, self._waker):
@@ -244,82 +348,93 @@ class Processes:
             raise EngineError("the engine is not open: call open(job) first")
         return self._job
 
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+
     def _queue(self, child: Child, message: Message) -> None:
-        if child.queue(message):
+        if child.line.queue(message):
             self._outgoing.append(child)
 
-    def _flush(self, child: Child) -> None:
-        if not child.flush():
-            self._watch_connection(child, selectors.EVENT_READ | selectors.EVENT_WRITE)
+    def _make_room(self) -> None:
+        """Raise the limit of open files when it comes near."""
+        wanted = (len(self._children) + 1) * _DESCRIPTORS_A_WORKER + _OTHER_DESCRIPTORS
+        soft, hard = getrlimit(RLIMIT_NOFILE)
+        if soft != RLIM_INFINITY and soft < wanted and soft != hard:
+            with suppress(OSError, ValueError):
+                setrlimit(RLIMIT_NOFILE, (hard if hard != RLIM_INFINITY else 2 * wanted, hard))
 
     def _look(self, end: float) -> None:
         """Send, wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""
         while self._outgoing:
             child = self._outgoing.pop()
-            if child.out and not child.is_over:
-                self._flush(child)
+            if child.line.out and not child.is_over:
+                child.line.flush()
         for key, mask in self._selector.select(self._wait_seconds(end)):
-            kind, child = key.data
-            if kind == _WAKE:
-                self._take_wakes()
-            elif child.is_over:
-                pass  # it ended earlier in this very list
-            elif kind == _CONNECTION:
-                self._connection_ready(child, mask)
-            elif kind == _PROCESS:
-                self._try_end(child)
-            elif child.feed_payload():
-                self._selector.unregister(child.lifeline)
+            key.data(mask)
         for child in list(self._unwatched):
             self._try_end(child)
         if self._timed:
             self._press_due()
+        gate = self._gate
+        if gate is not None and monotonic() >= gate.due:
+            gate.expire(monotonic())
 
     def _wait_seconds(self, end: float) -> float | None:
         if self._events or self._woken:
             return 0.0
         if self._timed:
             end = min(end, *(child.due for child in self._timed))
+        if self._gate is not None:
+            end = min(end, self._gate.due)
         if end == inf:
             return REAP_SECONDS if self._unwatched else None
         seconds = max(0.0, end - monotonic())
         return min(seconds, REAP_SECONDS) if self._unwatched else seconds
 
-    def _take_wakes(self) -> None:
+    def _take_wakes(self, mask: int) -> None:
         assert self._wakes is not None
         with suppress(OSError):
             while self._wakes.recv(4096):
                 pass
         self._woken = True
 
-    def _watch_connection(self, child: Child, mask: int) -> None:
-        with suppress(KeyError, ValueError):  # the connection has ended: the worker's end is on its way
-            self._selector.modify(child.socket, mask, (_CONNECTION, child))
+    # A selector reports several descriptors at once; the first of a worker may be its end.
+
+    def _process_ready(self, child: Child, mask: int) -> None:
+        if not child.is_over:
+            self._try_end(child)
+
+    def _payload_ready(self, child: Child, mask: int) -> None:
+        if not child.is_over and child.feed_payload():
+            self._selector.unregister(child.lifeline)
 
     def _connection_ready(self, child: Child, mask: int) -> None:
-        if mask & selectors.EVENT_WRITE and child.flush():
-            self._watch_connection(child, selectors.EVENT_READ)
+        if child.is_over:
+            return
+        if mask & selectors.EVENT_WRITE:
+            child.line.flush()
         if not mask & selectors.EVENT_READ:
             return
-        data = child.read()
+        data = child.line.read()
         if data:
             self._take(child, data)
         elif data is not None:
             # The end of the connection is not the end of the process, but that should not be far.
-            self._hang_up(child)
-            self._time(child, SILENT_EXIT_SECONDS)
+            child.line.close()
+            if not child.is_spawn:
+                self._time(child, SILENT_EXIT_SECONDS)
 
     def _take(self, child: Child, data: bytes) -> None:
         """Turn bytes from *child* into events."""
         try:
-            for message in child.opener.feed(data):
+            for message in child.line.opener.feed(data):
                 if type(message) is wire.Result:
                     self._take_result(child, message)
                 else:
                     self._take_other(child, message)
         except WireError as error:
             child.fault = f"broke the protocol: {error}"
-            self._hang_up(child)
+            child.line.close()
             self._press(child)
 
     def _take_result(self, child: Child, result: wire.Result) -> None:
@@ -339,20 +454,16 @@ class Processes:
                 )
         elif isinstance(message, wire.Started) and child.greeted and not child.started:
             child.started = True
-            self._events.append(Ready(child.worker))
-        elif isinstance(message, wire.Broken) and child.greeted and not child.started:
+            if not child.is_spawn:
+                self._events.append(Ready(child.worker))
+        elif isinstance(message, wire.Broken) and child.greeted and (child.is_spawn or not child.started):
             child.broken = message.error
             self._time(child, EXIT_SECONDS)
-        elif isinstance(message, wire.Bye) and child.stop_sent and not child.held:
+        elif isinstance(message, wire.Bye) and (child.is_spawn or (child.stop_sent and not child.held)):
             child.said_bye = True
             self._time(child, EXIT_SECONDS)
         else:
             raise WireError(f"a {type(message).__name__} message came out of turn")
-
-    def _hang_up(self, child: Child) -> None:
-        with suppress(KeyError, ValueError):
-            self._selector.unregister(child.socket)
-        child.socket.close()
 
     def _time(self, child: Child, seconds: float) -> None:
         """Give *child* so long to end, if it has no less already."""
@@ -374,18 +485,23 @@ class Processes:
     def _try_end(self, child: Child) -> None:
         """Report the end of *child* if its process has ended, after all that it sent before."""
         if child.reap():
-            self._take(child, child.read_rest())
+            self._take(child, child.line.read_rest())
             self._end(child)
 
     def _end(self, child: Child) -> None:
-        for descriptor in (child.socket, child.lifeline, child.pidfd):
-            with suppress(KeyError, ValueError):  # not registered, or hung up
+        for descriptor in (child.lifeline, child.pidfd):
+            with suppress(KeyError, ValueError):  # not registered
                 self._selector.unregister(descriptor)  # type: ignore[arg-type]
+        if child.exit_code == -signal.SIGKILL and not child.is_signalled and self._memory is not None:
+            child.note_memory(self._memory)
+        ended = child.ended()
         child.close()
         self._timed.discard(child)
         self._unwatched.discard(child)
         del self._children[child.worker]
-        self._events.append(child.ended())
+        if child.is_spawn and self._gate is not None:
+            self._gate.child_ended(child)
+        self._events.append(ended)
 
     def _wait_for_ends(self, seconds: float) -> None:
         end = monotonic() + seconds

@@ -12,7 +12,7 @@ from workspan.errors import EngineError
 from workspan.grid.block import Block, BlockStatus
 from workspan.measure.profile import Profile, close_counters
 from workspan.measure.sections import Collector
-from workspan.schedule.events import Ended, Ready, Returned
+from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -97,6 +97,21 @@ class Serial:
         if worker in self._workers:
             self._queue = deque(pair for pair in self._queue if pair[0] != worker)
             self._end(worker, clean=False, reason="killed between two blocks")
+
+    def take_back(self, worker: int) -> None:
+        """Take nothing back: all blocks run in one thread, and none waits behind another one's worker."""
+        if worker in self._workers:
+            self._events.append(TakenBack(worker, ()))
+
+    def admit(self, guest: int, worker: int | None) -> None:
+        """Refuse: nobody can join this engine.
+
+        Raises
+        ------
+        EngineError
+            Always.
+        """
+        raise EngineError("the serial engine has no guests")
 
     def poll(self, timeout: float | None) -> list[Event]:
         """Return what is to be reported, or else run the next block, or else wait up to *timeout* seconds."""

@@ -1,9 +1,14 @@
 """Messages between a driver and its workers: typed, framed, authenticated. Data only: nothing here can run code.
 
-A frame is a length (4 bytes, big-endian, of all that follows), a msgpack payload and a MAC over direction, sequence
-number and payload. Each direction has its own key, derived from a secret that belongs to one connection, so a frame
-that was changed, repeated, left out, reordered or sent back is refused. The length is checked before any memory is
-taken for it, and is small until the peer has proved that it knows the secret.
+A frame is a head of length and sequence number (4 and 8 bytes, big-endian; the length is that of payload and MAC), a
+msgpack payload and a MAC over direction, sequence number and payload. Each direction has its own key, derived from a
+secret that belongs to one connection, so a frame that was changed, repeated, left out, reordered or sent back is
+refused. The length is checked before any memory is taken for it, and is small until the peer has proved that it knows
+the secret.
+
+Grants to a worker process on this machine are *packets*: frames padded to one size, so that the worker reads exactly
+one at a time and the driver can read back, from its own copy of the worker's end, those that the worker has not read.
+Numbers may then be missing from the sequence, but never go back.
 
 BLAKE2b with a key is a MAC by design (RFC 7693). It comes from ``_blake2`` where that exists, because ``hashlib``
 loads OpenSSL, which costs a starting worker 13 ms.
@@ -37,7 +42,9 @@ VERSION = 1
 
 SECRET_BYTES = 32
 MAC_BYTES = 16
-HEAD_BYTES = 4
+HEAD_BYTES = 12
+PACKET_BYTES = 48
+"""Size of a packet: holds the largest grant."""
 MAX_FRAME = 1 << 20
 """Largest payload and MAC, in bytes."""
 MAX_FIRST_FRAME = 512
@@ -55,6 +62,8 @@ Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Percent = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 Calls = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_ERROR_BYTES)]
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Ints = tuple[Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)], ...]
 
 Stats = tuple[Seconds, Seconds | None, Bytes | None, Bytes | None, Bytes | None, Percent | None, Bytes]
 """The fields of a ``BlockStats`` in their order; a NaN travels as ``None``."""
@@ -70,6 +79,36 @@ class Grant(msgspec.Struct, tag=1, gc=False, **_PLAIN):
 
 class Stop(msgspec.Struct, tag=2, gc=False, **_PLAIN):
     """Driver to worker: end after the blocks you hold."""
+
+
+class Grid(msgspec.Struct, gc=False, **_PLAIN):
+    """The fields of a ``Layout``."""
+
+    total_begin: Ints
+    total_shape: Ints
+    read_begin: Ints
+    read_shape: Ints
+    write_begin: Ints
+    write_shape: Ints
+    fit: Name
+    read_write_conflict: bool
+
+
+class Welcome(msgspec.Struct, tag=3, gc=False, **_PLAIN):
+    """Driver to client: you work for this task now; ask for blocks."""
+
+    task_id: Name
+    worker: Index
+    grid: Grid
+    resource_tracking: bool
+    timeout: Seconds | None
+    """Deadline of a block, in seconds; ``None``: none."""
+
+
+class Refused(msgspec.Struct, tag=4, gc=False, **_PLAIN):
+    """Driver to client: why you cannot work here. The connection ends."""
+
+    reason: Text
 
 
 class Hello(msgspec.Struct, tag=16, gc=False, **_PLAIN):
@@ -99,11 +138,25 @@ class Result(msgspec.Struct, tag=19, **_PLAIN):
 
 
 class Bye(msgspec.Struct, tag=20, gc=False, **_PLAIN):
-    """Worker to driver, the answer to ``Stop``: I hold nothing and end now."""
+    """Worker to driver: I hold nothing and end now, because you said ``Stop`` or my work is over."""
 
 
-ToWorker = Grant | Stop
-ToDriver = Hello | Started | Broken | Result | Bye
+class Join(msgspec.Struct, tag=21, gc=False, **_PLAIN):
+    """Client to driver, always first: whom I want to work for."""
+
+    task_id: Name
+    worker: Index | None
+    """Number of the worker that started me; ``None``: nobody of this run did."""
+    host: Name
+    pid: Index
+
+
+class Ask(msgspec.Struct, tag=22, gc=False, **_PLAIN):
+    """Client to driver: give me a block."""
+
+
+ToWorker = Grant | Stop | Welcome | Refused
+ToDriver = Hello | Started | Broken | Result | Bye | Join | Ask
 Message = ToWorker | ToDriver
 
 
@@ -156,13 +209,17 @@ class Sealer:
         The connection's secret.
     direction
         ``TO_WORKER`` or ``TO_DRIVER``.
+    packets
+        Pad each frame to a packet.
     """
 
-    __slots__ = ("_mac", "_sequence")
+    __slots__ = ("_limit", "_mac", "_pad", "_sequence")
 
-    def __init__(self, secret: bytes, direction: bytes) -> None:
+    def __init__(self, secret: bytes, direction: bytes, *, packets: bool = False) -> None:
         self._mac = _keyed(secret, direction)
         self._sequence = 0
+        self._pad = PACKET_BYTES if packets else 0
+        self._limit = PACKET_BYTES - HEAD_BYTES if packets else MAX_FRAME
 
     def seal(self, message: Message) -> bytes:
         """Return the frame of *message*.
@@ -178,12 +235,13 @@ class Sealer:
         except (UnicodeError, OverflowError, TypeError) as error:
             raise WireError(f"a {type(message).__name__} message cannot be encoded: {error}") from None
         size = len(payload) + MAC_BYTES
-        if size > MAX_FRAME:
-            raise WireError(f"a {type(message).__name__} message takes {size:,} bytes, the limit is {MAX_FRAME:,}")
+        if size > self._limit:
+            raise WireError(f"a {type(message).__name__} message takes {size:,} bytes, the limit is {self._limit:,}")
+        numbered = self._sequence.to_bytes(8, "big") + payload
         mac = self._mac.copy()
-        mac.update(self._sequence.to_bytes(8, "big") + payload)
+        mac.update(numbered)
         self._sequence += 1
-        return size.to_bytes(HEAD_BYTES, "big") + payload + mac.digest()
+        return (size.to_bytes(4, "big") + numbered + mac.digest()).ljust(self._pad, b"\0")
 
 
 class Opener(Generic[T]):
@@ -195,17 +253,20 @@ class Opener(Generic[T]):
         As for the peer's :class:`Sealer`.
     decode
         Turns a payload into a message of this direction, or raises.
+    packets
+        The frames are packets, and some may have been taken back.
     """
 
-    __slots__ = ("_decode", "_limit", "_mac", "_need", "_rest", "_sequence")
+    __slots__ = ("_decode", "_limit", "_mac", "_need", "_packet", "_rest", "_sequence")
 
-    def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytes], T]) -> None:
+    def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytes], T], *, packets: bool = False) -> None:
         self._mac = _keyed(secret, direction)
         self._sequence = 0
         self._decode = decode
         self._rest = bytearray()
-        self._need = HEAD_BYTES
-        self._limit = MAX_FIRST_FRAME
+        self._packet = PACKET_BYTES if packets else 0
+        self._need = self._packet or HEAD_BYTES
+        self._limit = PACKET_BYTES - HEAD_BYTES if packets else MAX_FIRST_FRAME
 
     @property
     def pending(self) -> int:
@@ -229,44 +290,47 @@ class Opener(Generic[T]):
             data = bytes(rest)
             rest.clear()
         at = 0
-        self._need = HEAD_BYTES
+        packet = self._packet
+        self._need = packet or HEAD_BYTES
         try:
-            while len(data) - at >= HEAD_BYTES:
-                begin = at + HEAD_BYTES
-                size = int.from_bytes(data[at:begin], "big")
+            while len(data) - at >= (packet or HEAD_BYTES):
+                size = int.from_bytes(data[at : at + 4], "big")
                 if not MAC_BYTES < size <= self._limit:
                     raise WireError(
                         f"frame {self._sequence} claims {size:,} bytes, allowed are {MAC_BYTES + 1} to {self._limit:,}"
                     )
+                begin = at + HEAD_BYTES
                 end = begin + size
                 if len(data) < end:
                     self._need = end - at
                     return
-                payload = data[begin : end - MAC_BYTES]
                 mac = self._mac.copy()
-                mac.update(self._sequence.to_bytes(8, "big") + payload)
-                if not compare_digest(mac.digest(), data[end - MAC_BYTES : end]):
+                mac.update(data[at + 4 : end - MAC_BYTES])
+                sequence = int.from_bytes(data[at + 4 : begin], "big")
+                in_place = sequence >= self._sequence if packet else sequence == self._sequence
+                if not compare_digest(mac.digest(), data[end - MAC_BYTES : end]) or not in_place:
                     raise WireError(f"frame {self._sequence} was not sent by the peer of this connection in this place")
                 try:
-                    message = self._decode(payload)
+                    message = self._decode(data[begin : end - MAC_BYTES])
                 except Exception as error:  # whatever the decoder raises for wrong data
                     raise WireError(f"frame {self._sequence} is no valid message: {error}") from None
-                self._sequence += 1
-                self._limit = MAX_FRAME
-                at = end
+                self._sequence = sequence + 1
+                if not packet:
+                    self._limit = MAX_FRAME
+                at = at + packet if packet else end
                 yield message
         finally:
             rest += data[at:]  # a frame that was refused stays there, and is refused again
 
 
-def driver_ends(secret: bytes) -> tuple[Sealer, Opener[ToDriver]]:
-    """Return what the driver writes and reads a connection with."""
-    return Sealer(secret, TO_WORKER), Opener(secret, TO_DRIVER, _decode_to_driver)
+def driver_ends(secret: bytes, *, packets: bool = False) -> tuple[Sealer, Opener[ToDriver]]:
+    """Return what the driver writes and reads a connection with; *packets*: what it writes can be taken back."""
+    return Sealer(secret, TO_WORKER, packets=packets), Opener(secret, TO_DRIVER, _decode_to_driver)
 
 
-def worker_ends(secret: bytes) -> tuple[Sealer, Opener[ToWorker]]:
-    """Return what the worker writes and reads a connection with."""
-    return Sealer(secret, TO_DRIVER), Opener(secret, TO_WORKER, _decode_to_worker)
+def worker_ends(secret: bytes, *, packets: bool = False) -> tuple[Sealer, Opener[ToWorker]]:
+    """Return what the worker writes and reads the same connection with."""
+    return Sealer(secret, TO_DRIVER), Opener(secret, TO_WORKER, _decode_to_worker, packets=packets)
 
 
 def _keyed(secret: bytes, direction: bytes) -> blake2b:

@@ -10,116 +10,32 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections import deque
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.block import run_block
+from workspan.engines.connection import Connection, DriverGoneError, log
 from workspan.engines.failure import failure_text
 from workspan.engines.payload import load_function, load_layout, restore_logging
-from workspan.engines.wire import (
-    VERSION,
-    Broken,
-    Bye,
-    Hello,
-    Result,
-    Started,
-    Stop,
-    pack_stats,
-    worker_ends,
-)
+from workspan.engines.wire import PACKET_BYTES, VERSION, Broken, Bye, Grant, Hello, Started, Stop, worker_ends
 from workspan.errors import WireError
 from workspan.grid.block import Block, BlockStatus
 from workspan.measure.profile import Profile
 from workspan.measure.sections import Collector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workspan.engines.base import BlockFunction
-    from workspan.engines.block import Outcome
-    from workspan.engines.wire import Message, ToWorker
     from workspan.grid.layout import Layout
 
-STDIN, STDERR = 0, 2
+STDIN = 0
 EXIT_BROKEN = 1
 """Exit code of a worker that cannot start or cannot go on."""
 
-_READ_BYTES = 4096
 _PR_SET_PDEATHSIG = 1
 _F_SETSIG = 10
-
-
-class DriverGoneError(Exception):
-    """The connection has ended: there is nobody to work for."""
-
-
-class Connection:
-    """The worker's end of the wire. Blocking; belongs to the process that made it and to none that it forks.
-
-    Parameters
-    ----------
-    descriptor
-        Of the inherited socket.
-    secret
-        Of this connection.
-    """
-
-    def __init__(self, descriptor: int, secret: bytes) -> None:
-        self._descriptor = descriptor
-        self._pid = os.getpid()
-        self._sealer, self._opener = worker_ends(secret)
-        os.set_inheritable(descriptor, False)
-        os.register_at_fork(after_in_child=self._leave_to_parent)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process is the worker, and not a fork of it."""
-        return os.getpid() == self._pid
-
-    def send(self, message: Message) -> None:
-        """Send *message*.
-
-        Raises
-        ------
-        WireError
-            It cannot be sent; others can.
-        DriverGoneError
-            Nobody is there to read it.
-        """
-        if not self.is_own:
-            raise DriverGoneError
-        frame = self._sealer.seal(message)
-        try:
-            while frame:
-                frame = frame[os.write(self._descriptor, frame) :]
-        except OSError:
-            raise DriverGoneError from None
-
-    def receive(self) -> list[ToWorker]:
-        """Wait for messages; at least one.
-
-        Raises
-        ------
-        WireError
-            The driver did not send this.
-        DriverGoneError
-            The connection has ended.
-        """
-        messages: list[ToWorker] = []
-        while not messages:
-            try:
-                data = os.read(self._descriptor, _READ_BYTES)
-            except OSError:
-                data = b""
-            if not data:
-                raise DriverGoneError
-            messages.extend(self._opener.feed(data))
-        return messages
-
-    def _leave_to_parent(self) -> None:
-        with suppress(OSError):
-            os.close(self._descriptor)
-        self._descriptor = -1
 
 
 def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
@@ -128,10 +44,10 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
     Parameters
     ----------
     settings
-        What ``payload.driver_settings`` and ``task_settings`` collected, with ``secret`` and ``descriptor`` of the
-        connection and the worker's number.
+        What ``payload.driver_settings`` and ``task_settings`` collected, with ``secret`` and ``descriptors`` of the
+        connection and the worker's number; for a worker function also the ``context`` of its client.
     packed_function
-        The task's block function.
+        The task's function.
 
     Returns
     -------
@@ -139,7 +55,9 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
         The process's exit code.
     """
     _settle(settings["driver_pid"])
-    connection = Connection(settings["descriptor"], settings["secret"])
+    incoming, outgoing = settings["descriptors"]
+    ends = worker_ends(settings["secret"], packets=True)
+    connection = Connection(incoming, outgoing, *ends, read_bytes=PACKET_BYTES)
     worker = settings["worker"]
     try:
         connection.send(Hello(VERSION))
@@ -153,10 +71,12 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
             profile = Profile() if settings["resource_tracking"] else None
         except BaseException as error:
             text = failure_text(error)
-            _log(f"worker {worker} of task {settings['task_id']!r} cannot start\n{text}")
+            log(f"worker {worker} of task {settings['task_id']!r} cannot start\n{text}")
             connection.send(Broken(text))
             return EXIT_BROKEN
         connection.send(Started())
+        if settings["kind"] == "worker":
+            return _call(connection, function, settings)
         with Collector() as collector:
             _serve(connection, function, layout, settings["task_id"], profile, collector)
         return 0
@@ -165,7 +85,7 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
             _end_with_group()
         return EXIT_BROKEN
     except WireError as error:
-        _log(f"worker {worker}: {error}")
+        log(f"worker {worker}: {error}")
         return EXIT_BROKEN
 
 
@@ -177,36 +97,44 @@ def _serve(
     profile: Profile | None,
     collector: Collector,
 ) -> None:
-    queue: deque[ToWorker] = deque()
     while True:
-        if not queue:
-            queue.extend(connection.receive())
-        message = queue.popleft()
+        message = connection.receive()
         if isinstance(message, Stop):
             connection.send(Bye())
             return
+        if not isinstance(message, Grant) or message.index >= layout.num_blocks:
+            raise WireError(f"{message} was sent, but task {task_id!r} has {layout.num_blocks} blocks")
         index = message.index
-        if index >= layout.num_blocks:
-            raise WireError(f"block {index} was granted, but task {task_id!r} has {layout.num_blocks} blocks")
         block = Block.at(layout, index, task_id, BlockStatus.PROCESSING)
         outcome = run_block(function, block, profile, collector)
         if not connection.is_own:
-            _log(f"a process forked in block {block.block_id} came back from the block function: it ends here")
+            log(f"a process forked in block {block.block_id} came back from the block function: it ends here")
             os._exit(0 if outcome.ok else EXIT_BROKEN)
         if outcome.error is not None:
-            _log(f"block {block.block_id} failed\n{outcome.error}")
-        _report(connection, index, outcome)
+            log(f"block {block.block_id} failed\n{outcome.error}")
+        connection.report(index, outcome)
         del block, outcome  # they hold the function's frames: nothing of a block outlives it
 
 
-def _report(connection: Connection, index: int, outcome: Outcome) -> None:
-    stats = None if outcome.stats is None else pack_stats(outcome.stats)
+def _call(connection: Connection, function: Callable[..., Any], settings: dict[str, Any]) -> int:
+    """Call a worker function, which makes a client itself or starts a process that does."""
+    from workspan.engines.context import VARIABLES, Context
+
+    text = settings["context"]
+    os.environ.update(dict.fromkeys(VARIABLES, text))
     try:
-        connection.send(Result(index, outcome.ok, outcome.error, stats, outcome.steps))
-    except WireError as error:
-        # Nothing but the sections' names can be at fault: thousands of them, or names that are not text.
-        _log(f"the sections of block {index} are left out of the report: {error}")
-        connection.send(Result(index, outcome.ok, outcome.error, stats))
+        function(**({"context": Context.from_env_string(text)} if settings["takes_context"] else {}))
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            log(f"worker function left with SystemExit({error.code!r})")
+            return error.code if type(error.code) is int else EXIT_BROKEN
+    except BaseException as error:
+        report = failure_text(error)
+        log(f"worker function failed\n{report}")
+        connection.send(Broken(report))
+        return EXIT_BROKEN
+    connection.send(Bye())
+    return 0
 
 
 # -- the process -----------------------------------------------------------------------------------------------------
@@ -272,9 +200,3 @@ def _end_with_group() -> None:
     with suppress(OSError):
         os.killpg(os.getpid(), signal.SIGKILL)  # the group that this process leads, if it does
     os._exit(EXIT_BROKEN)
-
-
-def _log(text: str) -> None:
-    """Write to the worker's error stream, past whatever user code made of ``sys.stderr``."""
-    with suppress(OSError):
-        os.write(STDERR, f"{text}\n".encode(errors="backslashreplace"))

@@ -84,6 +84,7 @@ class RunRecord:
         self._has_workers = has_workers
         self._log_dir = log_dir
         self._task_of: dict[int, int] = {}
+        self._guests: set[int] = set()
 
     # -- the scheduler's calls -------------------------------------------------------------------------------------
 
@@ -94,6 +95,13 @@ class RunRecord:
         if self._has_workers:  # else the scheduler's pseudo workers leave no trace in the report
             self.books[task].timeline.started(worker, now)
 
+    def guest_joined(self, worker: int, task: int) -> None:
+        """Count a client that was not started by this run."""
+        self.events += 1
+        self._task_of[worker] = task
+        self._guests.add(worker)
+        self.books[task].timeline.unmanaged()
+
     def worker_ready(self, worker: int, now: float) -> None:
         """End the worker's start-up."""
         self._timeline(worker).ready(worker, now)
@@ -102,7 +110,7 @@ class RunRecord:
         """Write down that the block is about to leave, so that a killed run can say what was in flight."""
         store = self.books[task].store
         if store is not None:
-            store.grant(index, worker if self._has_workers else None)
+            store.grant(index, self._label(worker))
 
     def block_sent(self, task: int, index: int, worker: int, sent_at: float, idle_seconds: float) -> None:
         """Add to the worker's idle time."""
@@ -134,8 +142,7 @@ class RunRecord:
             )
         if book.store is not None:
             at = self._clock.at
-            label = worker if self._has_workers else None
-            book.store.record_done(index, stats, label, at(sent_at), at(returned_at), steps)
+            book.store.record_done(index, stats, self._label(worker), at(sent_at), at(returned_at), steps)
         book.aggregate.done(returned_at - sent_at, stats, steps)
         book.timeline.returned(worker, sent_at, returned_at, ok=True)
 
@@ -226,6 +233,10 @@ class RunRecord:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def _label(self, worker: int) -> int | None:
+        """Return the id under which stores and reports know *worker*; none without workers, or of a guest."""
+        return worker if self._has_workers and worker not in self._guests else None
+
     def _timeline(self, worker: int) -> TaskTimeline:
         return self.books[self._task_of[worker]].timeline
 
@@ -234,7 +245,7 @@ class RunRecord:
         layout = book.layout
         read, write = layout.read_box(index), layout.write_box(index)
         log = None
-        if self._log_dir is not None and self._has_workers:
+        if self._log_dir is not None and self._label(worker) is not None:
             log = f"{worker_log_basename(self._log_dir, worker, book.task_id)}.err"
         return BlockFailure(
             cell=layout.cell(index),
@@ -246,6 +257,6 @@ class RunRecord:
             attempts=book.max_attempts,
             cause=cause,
             error=error,
-            worker=worker if self._has_workers else None,
+            worker=self._label(worker),
             log=log,
         )

@@ -18,7 +18,7 @@ from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
 from workspan.run.stores import Stores, skip_known_blocks
 from workspan.schedule.dispatch import Dispatcher
-from workspan.schedule.events import KillWorker, Send, StartWorker
+from workspan.schedule.events import KillWorker, Send, StartWorker, StopWorker, TakeBack
 from workspan.schedule.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -325,7 +325,11 @@ def _act(engine: Engine, decisions: list[Decision]) -> None:
             engine.send(decision.worker, decision.index)
         elif isinstance(decision, StartWorker):
             engine.start_worker(decision.worker, decision.task)
+        elif isinstance(decision, StopWorker):
+            engine.stop_worker(decision.worker)
+        elif isinstance(decision, TakeBack):
+            engine.take_back(decision.worker)
         elif isinstance(decision, KillWorker):
             engine.kill_worker(decision.worker)
         else:
-            engine.stop_worker(decision.worker)
+            engine.admit(decision.guest, decision.worker)

@@ -15,18 +15,32 @@ It never decides anything outside :meth:`Dispatcher.handle`, :meth:`~Dispatcher.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
 from workspan.errors import ConfigurationError, StalledError
-from workspan.schedule.events import Checked, Ended, KillWorker, Ready, Returned, Send, StartWorker, StopWorker
+from workspan.schedule.events import (
+    Admit,
+    Checked,
+    Dropped,
+    Ended,
+    Joined,
+    KillWorker,
+    Ready,
+    Returned,
+    Send,
+    StartWorker,
+    StopWorker,
+    TakeBack,
+    TakenBack,
+)
+from workspan.schedule.slots import Slot, TaskSlots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workspan.schedule.events import Cause, Decision, Event, Recorder
-    from workspan.schedule.ledger import Ledger, TaskBlocks
+    from workspan.schedule.ledger import Ledger
     from workspan.schedule.spec import PipelineSpec
 
 TICK_SECONDS = 0.5
@@ -37,6 +51,9 @@ AHEAD_SECONDS = 0.001
 
 MOST_AHEAD = 8
 """Most blocks that one worker holds."""
+
+HOARD_SECONDS = 0.005
+"""How long a block may run before those behind it are taken back from its worker: far more than was expected of it."""
 
 
 def check_resources(pipeline: PipelineSpec, resources: Mapping[str, int] | None) -> None:
@@ -55,46 +72,6 @@ def check_resources(pipeline: PipelineSpec, resources: Mapping[str, int] | None)
                     f"a worker of task {spec.task_id!r} requires {amount} of {name!r}, but the run has "
                     f"{resources.get(name, 0)}: raise resources[{name!r}] or lower requires"
                 )
-
-
-@dataclass(slots=True)
-class Slot:
-    """One worker, from the decision to start it until its end."""
-
-    worker: int
-    task: int
-    held: deque[int] = field(default_factory=deque)
-    """Blocks granted and not returned; the first one runs."""
-    ready: bool = False
-    parked: bool = False
-    """It asked for a block when none was ready."""
-    stopping: bool = False
-    retired: bool = False
-    """Taken out of service; it counts as dead although its process may still be there."""
-    free_since: float = 0.0
-    """When it returned its last block, or first asked."""
-    began_at: float = 0.0
-    """When the block that it runs began: the later of its grant and the return before it."""
-    deadline: float = inf
-
-
-@dataclass(slots=True)
-class _TaskSlots:
-    """What the dispatcher knows of one task besides its blocks."""
-
-    blocks: TaskBlocks
-    live: int = 0
-    starts: int = 0
-    parked: deque[Slot] = field(default_factory=deque)
-    ahead: int = 1
-    """How many blocks a worker may hold."""
-    mean_seconds: float | None = None
-    """Recent time a block, exponentially weighted."""
-
-    @property
-    def starts_left(self) -> int:
-        spec = self.blocks.spec
-        return spec.max_workers + spec.max_worker_restarts - self.starts
 
 
 class Dispatcher:
@@ -129,11 +106,15 @@ class Dispatcher:
         self.ledger = ledger
         self.recorder = recorder
         self.slots: dict[int, Slot] = {}
-        self._tasks = [_TaskSlots(blocks) for blocks in ledger.tasks]
+        self.stale_results = 0
+        """Results that came back after their block had been taken away: ignored."""
+        self._guests = 0
+        self._tasks = [TaskSlots(blocks) for blocks in ledger.tasks]
         self._free = dict(resources) if resources is not None else None
         self._next_worker = 0
         self._next_tick = inf
         self._next_deadline = inf
+        self._next_review = inf
         self._stopping = False
         self._one_at_a_time = one_at_a_time
         self._last_return = -inf
@@ -163,6 +144,8 @@ class Dispatcher:
         if isinstance(event, Checked):
             self.ledger.changed.add(event.task)
             return self._settle(now, balance=self._tasks[event.task].live == 0)
+        if isinstance(event, Joined):
+            return self._joined(event, now)
         slot = self.slots.get(event.worker)
         if slot is None:
             return []
@@ -170,17 +153,29 @@ class Dispatcher:
             return self._returned(slot, event, now, at)
         if isinstance(event, Ready):
             slot.ready = True
-            slot.free_since = at
-            self.recorder.worker_ready(slot.worker, at)
+            slot.on_demand = event.on_demand
+            if not slot.has_asked:
+                slot.has_asked = True
+                slot.free_since = at
+                self.recorder.worker_ready(slot.worker, at)
             return self._settle(now, asking=slot)
+        if isinstance(event, TakenBack):
+            return self._taken_back(slot, event, now)
+        if isinstance(event, Dropped):
+            self._lose(slot, f"worker {slot.worker}: {event.reason}", at)
+            slot.ready = False
+            self._unpark(slot, self._tasks[slot.task])
+            return self._settle(now, balance=True)
         assert isinstance(event, Ended)
         return self._ended(slot, event, now, at)
 
     def tick(self, now: float) -> list[Decision]:
-        """Look after deadlines and worker starts; cheap when neither is due."""
+        """Look after deadlines, hoards and worker starts; cheap when none is due."""
         out: list[Decision] = []
         if now >= self._next_deadline:
             out += self._reclaim(now)
+        if now >= self._next_review:
+            out += self._review(now)
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             out += self._settle(now, balance=True)
@@ -188,7 +183,7 @@ class Dispatcher:
 
     def wait_seconds(self, now: float) -> float:
         """How long the loop may wait for events before it must call :meth:`tick`."""
-        return max(0.0, min(self._next_tick, self._next_deadline) - now)
+        return max(0.0, min(self._next_tick, self._next_deadline, self._next_review) - now)
 
     def stop(self, now: float) -> list[Decision]:
         """End the run early: nothing more is handed out, workers end after what they hold."""
@@ -197,8 +192,8 @@ class Dispatcher:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over: no worker is left, and no block that could still run."""
-        return not self.slots and (self._stopping or self.ledger.is_done())
+        """Whether the run is over: no worker is left but guests, and no block that could still run."""
+        return len(self.slots) == self._guests and (self._stopping or self.ledger.is_done())
 
     @property
     def stopping(self) -> bool:
@@ -211,10 +206,12 @@ class Dispatcher:
         task, index = slot.task, event.index
         if slot.retired or not slot.held or slot.held[0] != index:
             # A lease that is already void: the block was reclaimed, or was never this worker's.
+            self.stale_results += 1
             return []
         slot.held.popleft()
         began = max(slot.began_at, self._last_return) if self._one_at_a_time else slot.began_at
         slot.free_since = self._last_return = at
+        slot.ready = not slot.on_demand
         slot.deadline = inf
         entry = self._tasks[task]
         if slot.held:
@@ -229,22 +226,55 @@ class Dispatcher:
         self._learn(entry, at - began)
         return self._settle(now, asking=slot)
 
-    def _ended(self, slot: Slot, event: Ended, now: float, at: float) -> list[Decision]:
-        state = self._tasks[slot.task].blocks.state
-        lost = list(slot.held)
-        slot.held.clear()
-        if lost and not slot.retired:
-            late = at >= slot.deadline
-            if self._stopping:
-                # At an abort a block in flight is neither done nor failed.
-                self._give_back(slot.task, lost[0])
-            else:
-                cause: Cause = "timeout" if late else "lost"
-                if self._failed(slot, lost[0], slot.began_at, None, cause, f"worker {slot.worker}: {event.reason}"):
-                    state.timeout_reclaim_count += late
-            for index in reversed(lost[1:]):
+    def _joined(self, event: Joined, now: float) -> list[Decision]:
+        if self._stopping or self._tasks[event.task].blocks.state.abandoned:
+            return [Admit(event.guest, None)]
+        worker = self._next_worker
+        self._next_worker += 1
+        entry = self._tasks[event.task]
+        entry.guests += 1
+        self._guests += 1
+        entry.blocks.state.started = True
+        self.slots[worker] = Slot(worker, event.task, is_guest=True, free_since=now)
+        self.recorder.guest_joined(worker, event.task)
+        return [Admit(event.guest, worker)]
+
+    def _taken_back(self, slot: Slot, event: TakenBack, now: float) -> list[Decision]:
+        """Put blocks that the worker had not begun back where they came from."""
+        back = set(event.indices) & set(slot.held)
+        if not back:
+            return []
+        for index in reversed(slot.held):
+            if index in back:
                 self._give_back(slot.task, index)
-        clean = event.clean and not lost
+        slot.held = deque(index for index in slot.held if index not in back)
+        return self._settle(now)
+
+    def _lose(self, slot: Slot, text: str, at: float, unstarted: tuple[int, ...] = ()) -> bool:
+        """Deal with the blocks that *slot* held when its worker, or its connection, went; whether there was an attempt.
+
+        The first one ran. Those behind it, and whatever is in *unstarted*, were never begun and are no attempts.
+        """
+        held = list(slot.held)
+        slot.held.clear()
+        attempted = bool(held) and held[0] not in unstarted
+        if held and not slot.retired:
+            late = at >= slot.deadline
+            for index in reversed(held[1:] if attempted else held):
+                self._give_back(slot.task, index)
+            if attempted and self._stopping:
+                # At an abort a block in flight is neither done nor failed.
+                self._give_back(slot.task, held[0])
+            elif attempted:
+                cause: Cause = "timeout" if late else "lost"
+                if self._failed(slot, held[0], slot.began_at, None, cause, text):
+                    self._tasks[slot.task].blocks.state.timeout_reclaim_count += late
+        slot.deadline = inf
+        return attempted
+
+    def _ended(self, slot: Slot, event: Ended, now: float, at: float) -> list[Decision]:
+        attempted = self._lose(slot, f"worker {slot.worker}: {event.reason}", at, event.unstarted)
+        clean = event.clean and not attempted
         text = event.reason if not event.stderr_tail else f"{event.reason}\n{event.stderr_tail}"
         if not slot.retired:
             if self._stopping and not clean:
@@ -255,7 +285,21 @@ class Dispatcher:
                     self._dirty(slot, f"worker {slot.worker}: {text}")
             self._release_slot(slot)
         del self.slots[slot.worker]
+        self._guests -= slot.is_guest
         return self._settle(now, balance=True)
+
+    def _review(self, now: float) -> list[Decision]:
+        """Take the blocks back that wait behind one which runs much longer than was expected."""
+        out: list[Decision] = []
+        self._next_review = inf
+        for slot in self.slots.values():
+            if len(slot.held) > 1:
+                due = slot.began_at + HOARD_SECONDS
+                if due <= now:
+                    out.append(TakeBack(slot.worker))
+                else:
+                    self._next_review = min(self._next_review, due)
+        return out
 
     def _reclaim(self, now: float) -> list[Decision]:
         """Take back blocks that are over their deadline and retire the workers that hold them."""
@@ -291,21 +335,26 @@ class Dispatcher:
         self.recorder.block_given_back(task, index)
 
     def _dirty(self, slot: Slot, text: str) -> None:
+        if slot.is_guest:
+            return
         state = self._tasks[slot.task].blocks.state
         state.worker_failure_count += 1
         state.first_worker_error = state.first_worker_error or text
         state.last_worker_error = text
 
     @staticmethod
-    def _unpark(slot: Slot, entry: _TaskSlots) -> None:
+    def _unpark(slot: Slot, entry: TaskSlots) -> None:
         if slot.parked:
             entry.parked.remove(slot)  # the first one, but for workers that died
             slot.parked = False
 
     def _release_slot(self, slot: Slot) -> None:
         entry = self._tasks[slot.task]
-        entry.live -= 1
         self._unpark(slot, entry)
+        if slot.is_guest:
+            entry.guests -= 1
+            return
+        entry.live -= 1
         if self._free is not None:
             for name, amount in entry.blocks.spec.requires.items():
                 self._free[name] += amount
@@ -347,7 +396,7 @@ class Dispatcher:
         while True:
             held = len(slot.held)
             # Ahead only while every live worker could have as much.
-            if held and (held >= entry.ahead or state.ready_count < held * entry.live):
+            if held and (slot.on_demand or held >= entry.ahead or state.ready_count < held * entry.live):
                 break
             index = None if self._stopping else self.ledger.acquire(slot.task)
             if index is None:
@@ -359,6 +408,8 @@ class Dispatcher:
             out.append(Send(slot.worker, index))
         if slot.held:
             self._unpark(slot, entry)
+            if len(slot.held) > 1 and self._next_review == inf and not self._one_at_a_time:
+                self._next_review = slot.began_at + HOARD_SECONDS
         elif not slot.parked:
             slot.parked = True
             entry.parked.append(slot)
@@ -371,7 +422,7 @@ class Dispatcher:
         self.recorder.block_sent(slot.task, slot.held[0], slot.worker, now, idle_seconds)
 
     @staticmethod
-    def _learn(entry: _TaskSlots, seconds: float) -> None:
+    def _learn(entry: TaskSlots, seconds: float) -> None:
         """Keep a running mean of the time a block and set from it how far grants may run ahead."""
         mean = seconds if entry.mean_seconds is None else entry.mean_seconds + 0.2 * (seconds - entry.mean_seconds)
         entry.mean_seconds = mean
@@ -390,17 +441,19 @@ class Dispatcher:
             _, number = min(eligible)
             self._start_worker(number, self._tasks[number], now, out)
 
-    def _eligible(self, entry: _TaskSlots) -> bool:
+    def _eligible(self, entry: TaskSlots) -> bool:
         blocks = entry.blocks
         state, spec = blocks.state, blocks.spec
         if not spec.has_function or state.abandoned or not state.ready_count:
             return False
-        if entry.live >= min(spec.max_workers, state.ready_count + state.processing_count) or not entry.starts_left:
+        if entry.live >= spec.max_workers or not entry.starts_left:
+            return False
+        if entry.live + entry.guests >= state.ready_count + state.processing_count:
             return False
         free = self._free
         return free is None or all(amount <= free[name] for name, amount in spec.requires.items())
 
-    def _start_worker(self, task: int, entry: _TaskSlots, now: float, out: list[Decision]) -> None:
+    def _start_worker(self, task: int, entry: TaskSlots, now: float, out: list[Decision]) -> None:
         worker = self._next_worker
         self._next_worker += 1
         spec, state = entry.blocks.spec, entry.blocks.state
@@ -419,9 +472,9 @@ class Dispatcher:
     def _abandon_dead_tasks(self) -> None:
         for number, entry in enumerate(self._tasks):
             state = entry.blocks.state
-            if state.abandoned or not state.ready_count or entry.live or not entry.blocks.spec.has_function:
+            if state.abandoned or not state.ready_count or entry.live or entry.guests:
                 continue
-            if not entry.starts_left:
+            if entry.blocks.spec.has_function and not entry.starts_left:
                 self.ledger.abandon(number, "worker restart cap exhausted")
 
     def _stop_idle(self, now: float, out: list[Decision]) -> None:

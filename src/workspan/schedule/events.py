@@ -32,9 +32,12 @@ Steps = dict[str, tuple[float, int]]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The worker has started and can take a block. Sent once a worker."""
+    """The worker can take a block."""
 
     worker: int
+    on_demand: bool = False
+    """It takes one block and asks again for the next one, with another of these; it is never granted one ahead. Else
+    this event comes once, and each result is a request."""
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
@@ -62,6 +65,30 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     exit_code: int | None = None
     stderr_tail: str = ""
     """The last lines that it wrote to its error stream."""
+    unstarted: tuple[int, ...] = ()
+    """Blocks that it was sent and never began: no attempts."""
+
+
+class Dropped(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The worker's connection is gone, though the call that started it goes on: what it held is lost. It may return."""
+
+    worker: int
+    reason: str
+
+
+class TakenBack(msgspec.Struct, frozen=True, tag=True):
+    """The answer to :class:`TakeBack`: blocks that the worker had not begun and will not run."""
+
+    worker: int
+    indices: tuple[int, ...]
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Somebody from outside, whom the scheduler did not start, wants to work for a task."""
+
+    guest: int
+    """The engine's number for it, until it is admitted."""
+    task: int
 
 
 class Checked(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -70,7 +97,7 @@ class Checked(msgspec.Struct, frozen=True, tag=True, gc=False):
     task: int
 
 
-Event = Ready | Returned | Ended | Checked
+Event = Ready | Returned | Ended | Dropped | TakenBack | Joined | Checked
 
 
 # -- decisions: to an engine -----------------------------------------------------------------------------------------
@@ -103,7 +130,20 @@ class KillWorker(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Decision = StartWorker | Send | StopWorker | KillWorker
+class TakeBack(msgspec.Struct, frozen=True, gc=False):
+    """Take back from a worker the blocks that it has not begun."""
+
+    worker: int
+
+
+class Admit(msgspec.Struct, frozen=True, gc=False):
+    """Let a guest work, under the number of a worker; without one, send it away."""
+
+    guest: int
+    worker: int | None
+
+
+Decision = StartWorker | Send | StopWorker | KillWorker | TakeBack | Admit
 
 
 # -- the record ------------------------------------------------------------------------------------------------------
@@ -118,6 +158,9 @@ class Recorder(Protocol):
 
     def worker_started(self, worker: int, task: int, now: float) -> None:
         """Note that a worker was asked for."""
+
+    def guest_joined(self, worker: int, task: int) -> None:
+        """Note a worker that the scheduler did not start; nothing but its blocks is reported of it."""
 
     def worker_ready(self, worker: int, now: float) -> None:
         """Note the first request of a worker: its start-up is over."""

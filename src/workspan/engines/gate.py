@@ -1,0 +1,381 @@
+"""The door through which workers come that this engine did not fork.
+
+It is open only when a run needs it. Whoever has logged in (`listener`) is a *peer*: the client of a worker function
+that this run started, or a guest. Whatever a peer says wrong costs at most its own connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from workspan.engines import wire
+from workspan.engines.context import Context
+from workspan.engines.line import Line
+from workspan.engines.listener import LOGIN_SECONDS, Listener
+from workspan.engines.payload import plain_layout
+from workspan.engines.tcp import tune
+from workspan.engines.vault import Vault
+from workspan.errors import EngineError, WireError
+from workspan.schedule.events import Dropped, Ended, Joined, Ready, Returned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workspan.engines.base import Job
+    from workspan.engines.child import Child
+    from workspan.engines.login import Login
+    from workspan.schedule.events import Event
+
+logger = logging.getLogger(__name__)
+
+FRAME_SECONDS = 30.0
+"""Time in which a message that has begun must be complete."""
+MOST_REFUSED = 3
+"""Wrong deeds of one peer until it is dropped."""
+
+
+class Peer:
+    """A connection that knows the secret."""
+
+    __slots__ = ("address", "asking", "begun_at", "guest", "index", "line", "refused", "stop_sent", "task", "worker")
+
+    def __init__(self, line: Line, address: str, begun_at: float) -> None:
+        self.line = line
+        self.address = address
+        self.task: int | None = None
+        """Its task, once it has said whom it wants to work for."""
+        self.worker: int | None = None
+        """Its number, once it has one."""
+        self.guest: int | None = None
+        """Its number as a guest; ``None``: it belongs to a worker that this run started."""
+        self.asking = False
+        self.index: int | None = None
+        """The block that it holds."""
+        self.stop_sent = False
+        self.refused = 0
+        self.begun_at = begun_at
+        """When it began its login, or the message that is not complete."""
+
+
+class Gate:
+    """Listens for peers and turns what they say into events.
+
+    Parameters
+    ----------
+    job
+        The run.
+    secret
+        Of the run.
+    host
+        Address that peers dial. All interfaces are listened on unless it is loopback.
+    selector
+        Watches the sockets; what it is given as data are functions of the mask.
+    emit
+        Takes the events.
+
+    Raises
+    ------
+    EngineError
+        Nothing can listen there.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        secret: bytes,
+        host: str,
+        selector: selectors.BaseSelector,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._job = job
+        self._secret = secret
+        self._selector = selector
+        self._emit = emit
+        self._numbers = {task.task_id: number for number, task in enumerate(job.tasks)}
+        self._peers: dict[Peer, None] = {}
+        self._begun: set[Peer] = set()
+        """Peers with a login or a message that is not complete."""
+        self._of_worker: dict[int, Peer] = {}
+        self._guests: dict[int, Peer] = {}
+        self._next_guest = 0
+        self._children: dict[int, Child] = {}
+        """Worker functions that run."""
+        self._past: dict[int, bool] = {}
+        """Worker functions that have returned -> whether a client of theirs came."""
+        self.refused_messages = 0
+        """Messages of peers that could not be accepted."""
+        self.host = host
+        self._vault = Vault(job.log_dir, secret)
+        try:
+            self._listener = Listener(secret, job.run_id, host, selector, self._let_in)
+        except BaseException:
+            self._vault.close()
+            raise
+        self.port = self._listener.port
+
+    # -- what the engine says --------------------------------------------------------------------------------------
+
+    def expect(self, child: Child) -> None:
+        """Expect the client of a worker function that was started."""
+        self._children[child.worker] = child
+
+    def grant(self, worker: int, index: int) -> None:
+        """Give a block to a peer that asked for one."""
+        peer = self._of_worker.get(worker)
+        if peer is not None:
+            peer.index = index
+            peer.asking = False
+            self._say(peer, wire.Grant(index))
+
+    def stop(self, worker: int) -> None:
+        """Tell a peer that there is no more work."""
+        peer = self._of_worker.get(worker)
+        if peer is not None:
+            peer.stop_sent = True
+            self._say(peer, wire.Stop())
+
+    def drop_worker(self, worker: int, reason: str) -> None:
+        """End the connection of a worker, if it has one."""
+        peer = self._of_worker.get(worker)
+        if peer is not None:
+            self._drop(peer, reason)
+
+    def admit(self, guest: int, worker: int | None) -> None:
+        """Let a guest in under the number of a worker, or send it away."""
+        peer = self._guests.pop(guest, None)
+        if peer is None:  # it has left meanwhile
+            if worker is not None:
+                self._emit(Ended(worker, True, "left before it was let in"))
+            return
+        if worker is None:
+            self._say(peer, wire.Stop())
+            self._forget(peer)
+        else:
+            self._welcome(peer, worker)
+
+    def child_ended(self, child: Child) -> None:
+        """Take in what the client of a worker function said last; its worker has ended.
+
+        A process that outlives the worker function cannot go on: the function must block as long as its worker lives.
+        """
+        del self._children[child.worker]
+        peer = child.peer
+        if peer is not None:
+            self._take(peer, peer.line.read_rest())
+        if child.peer is not None:
+            self._drop(child.peer, "the worker function has returned")
+        self._past[child.worker] = child.was_met
+        if child.exit_code == 0 and not child.was_met and not child.stop_sent:
+            logger.warning(
+                "worker %d of task %r: the worker function returned, and no client of it ever connected: it must block "
+                "until its worker has ended (srun, sbatch --wait, subprocess.run), and the worker must make a Client()",
+                child.worker,
+                child.task_id,
+            )
+
+    @property
+    def due(self) -> float:
+        """When :meth:`expire` is to be called next, on the monotonic clock."""
+        begun = min((peer.begun_at for peer in self._begun), default=inf)
+        return min(self._listener.due, begun + LOGIN_SECONDS)
+
+    def expire(self, now: float) -> None:
+        """Close connections that took too long."""
+        self._listener.expire(now)
+        for peer in list(self._begun):
+            limit = LOGIN_SECONDS if peer.task is None else FRAME_SECONDS
+            if peer.begun_at + limit <= now:
+                self._drop(peer, f"a message was not complete after {limit:g} s")
+
+    def close(self) -> None:
+        """Tell all peers that there is no more work, and stop listening."""
+        for peer in list(self._peers):
+            if not peer.stop_sent:
+                self._say(peer, wire.Stop())
+            self._drop(peer, "the run has ended")
+        self._listener.close()
+        self._vault.close()
+
+    # -- how to get here -------------------------------------------------------------------------------------------
+
+    def context(self, task: int, worker: int | None) -> Context:
+        """Return what a client needs to work for task number *task*: as the client of a worker, or as a guest."""
+        entry = self._job.tasks[task]
+        values: dict[str, object] = {"hostname": self.host, "port": self.port, "task_id": entry.task_id}
+        if worker is not None:
+            values["worker_id"] = worker
+        values |= {
+            "resource_tracking": int(entry.resource_tracking),
+            "logdir": self._job.log_dir or "",
+            "run_id": self._job.run_id,
+            "secret_file": self._vault.secret_file,
+        }
+        return Context(**values)
+
+    def guest_context(self, task: int, settings: dict[str, Any], function: bytes | None) -> Context:
+        """Return the context of a guest; with *function*, ``workspan worker`` can run it."""
+        context = self.context(task, None)
+        if function is not None:
+            context["function_file"] = self._vault.write_function(task, settings, function)
+        return context
+
+    def write_context(self, context: Context) -> Path:
+        """Write *context* into a file that only its owner can read."""
+        return self._vault.write(f"{context['task_id']}.context", f"{context.to_env()}\n".encode())
+
+    # -- peers -----------------------------------------------------------------------------------------------------
+
+    def _let_in(self, connection: socket.socket, login: Login, address: str, since: float) -> None:
+        tune(connection)
+        line = Line(connection, connection, *wire.driver_ends(login.frame_secret()))
+        peer = Peer(line, address, since)
+        self._peers[peer] = None
+        self._begun.add(peer)
+        line.watch(self._selector, partial(self._peer_ready, peer))
+
+    def _peer_ready(self, peer: Peer, mask: int) -> None:
+        if peer not in self._peers:
+            return
+        if mask & selectors.EVENT_WRITE:
+            peer.line.flush()
+        if mask & selectors.EVENT_READ:
+            data = peer.line.read()
+            if data:
+                self._take(peer, data)
+            elif data is not None:
+                self._drop(peer, "its connection was closed")
+
+    def _take(self, peer: Peer, data: bytes) -> None:
+        try:
+            for message in peer.line.opener.feed(data):
+                self._take_message(peer, message)
+                if peer not in self._peers:
+                    return
+        except WireError as error:
+            self._drop(peer, f"broke the protocol: {error}")
+            return
+        if peer.task is not None:
+            if not peer.line.opener.pending:
+                self._begun.discard(peer)
+            elif peer not in self._begun:
+                peer.begun_at = monotonic()
+                self._begun.add(peer)
+
+    def _take_message(self, peer: Peer, message: wire.ToDriver) -> None:
+        if isinstance(message, wire.Join) and peer.task is None:
+            self._join(peer, message)
+        elif isinstance(message, wire.Ask) and peer.worker is not None and not peer.asking and peer.index is None:
+            if peer.stop_sent:
+                self._say(peer, wire.Stop())
+            else:
+                peer.asking = True
+                self._emit(Ready(peer.worker, on_demand=True))
+        elif isinstance(message, wire.Result) and peer.worker is not None and peer.index == message.index:
+            self._take_result(peer, peer.worker, message)
+        elif isinstance(message, wire.Bye) and peer.index is None:
+            self._drop(peer, "it left")
+        else:
+            self._refuse(peer, f"a {type(message).__name__} message came out of turn")
+
+    def _take_result(self, peer: Peer, worker: int, result: wire.Result) -> None:
+        assert peer.task is not None
+        if result.stats is None and self._job.tasks[peer.task].resource_tracking:
+            self._refuse(peer, f"block {result.index} came back without measurements")
+            return
+        peer.index = None
+        stats = None if result.stats is None else wire.unpack_stats(result.stats)
+        self._emit(Returned(worker, result.index, result.ok, result.error, stats, result.steps))
+
+    def _join(self, peer: Peer, join: wire.Join) -> None:
+        task = self._numbers.get(join.task_id)
+        if task is None:
+            self._send_away(peer, f"this run has no task {join.task_id!r}")
+            return
+        worker = join.worker
+        child = None if worker is None else self._children.get(worker)
+        if worker is not None and child is None:
+            if worker not in self._past:
+                self._send_away(peer, f"this run has started no worker {worker} that makes a client")
+            elif self._past[worker]:
+                self._say(peer, wire.Stop())
+                self._forget(peer)
+            else:
+                self._forget(peer)
+                raise EngineError(
+                    f"a client of worker {worker} of task {join.task_id!r} connected after its worker function had "
+                    "returned: a worker function must block until its worker has ended (srun instead of sbatch, "
+                    "sbatch --wait, subprocess.run instead of Popen)"
+                )
+            return
+        peer.task = task
+        peer.address = f"{join.host} pid {join.pid} ({peer.address})"
+        if child is not None and child.task_id == join.task_id and child.peer is None:
+            child.peer = peer
+            child.was_met = True
+            self._welcome(peer, child.worker)
+            return
+        peer.guest = self._next_guest
+        self._next_guest += 1
+        self._guests[peer.guest] = peer
+        self._emit(Joined(peer.guest, task))
+
+    def _welcome(self, peer: Peer, worker: int) -> None:
+        assert peer.task is not None
+        peer.worker = worker
+        self._of_worker[worker] = peer
+        task = self._job.tasks[peer.task]
+        timeout = task.timeout if task.timeout is not None and task.timeout < inf else None
+        grid = wire.Grid(**plain_layout(task.layout))
+        self._say(peer, wire.Welcome(task.task_id, worker, grid, task.resource_tracking, timeout))
+        logger.info("worker %d of task %r is a client at %s", worker, task.task_id, peer.address)
+        child = self._children.get(worker)
+        if child is not None and child.stop_sent:
+            self.stop(worker)
+
+    def _refuse(self, peer: Peer, text: str) -> None:
+        """Ignore a message that cannot be accepted; drop a peer that sends several."""
+        peer.refused += 1
+        self.refused_messages += 1
+        who = "a client" if peer.worker is None else f"worker {peer.worker}"
+        logger.warning("%s at %s: %s; ignored", who, peer.address, text)
+        if peer.refused >= MOST_REFUSED:
+            self._drop(peer, f"sent {peer.refused} messages that could not be accepted, the last one because {text}")
+
+    def _send_away(self, peer: Peer, reason: str) -> None:
+        logger.warning("a client at %s was sent away: %s", peer.address, reason)
+        self._say(peer, wire.Refused(reason))
+        self._forget(peer)
+
+    def _say(self, peer: Peer, message: wire.Message) -> None:
+        peer.line.queue(message)
+        peer.line.flush()
+
+    def _forget(self, peer: Peer) -> None:
+        """Close the connection of a peer that is nobody's worker."""
+        del self._peers[peer]
+        self._begun.discard(peer)
+        peer.line.close()
+
+    def _drop(self, peer: Peer, reason: str) -> None:
+        """Close the connection and tell the scheduler that its worker is gone, or waits for another one."""
+        self._forget(peer)
+        if peer.guest is not None:
+            self._guests.pop(peer.guest, None)
+        worker = peer.worker
+        if worker is None:
+            return
+        del self._of_worker[worker]
+        if peer.guest is not None:
+            self._emit(Ended(worker, peer.index is None, reason))
+            return
+        self._emit(Dropped(worker, reason))
+        child = self._children.get(worker)
+        if child is not None:
+            child.peer = None

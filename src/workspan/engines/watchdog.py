@@ -1,0 +1,67 @@
+"""Ends this process when a block is not finished in time, whatever the process is doing."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+EXIT_CODE = 87
+"""Exit code of a worker that ended itself because its block was over its deadline."""
+BACKSTOP_SECONDS = 1.0
+"""How much later the process is ended if it does not let the watchdog's thread run: then the exit code is 1."""
+_STDERR = 2
+_LONGEST_SECONDS = 1e6
+
+
+class Watchdog:
+    """A deadline that is moved from block to block.
+
+    A thread watches it. If a C call keeps the interpreter from running threads, ``faulthandler`` ends the process a
+    little later, and writes where every thread was.
+
+    Parameters
+    ----------
+    end
+        Ends the process with an exit code.
+    """
+
+    def __init__(self, end: Callable[[int], object] = os._exit) -> None:
+        self._end = end
+        self._changed = threading.Condition()
+        self._deadline = inf
+        self._waits_until = inf
+        self._text = ""
+        self._thread: threading.Thread | None = None
+
+    def arm(self, seconds: float | None, what: str) -> None:
+        """Give the process *seconds* from now on (``None``: any time) for *what*, which is named in its last words."""
+        if seconds is None:
+            return
+        seconds = min(seconds, _LONGEST_SECONDS)
+        with self._changed:
+            self._text = f"{what} was not finished within its timeout of {seconds:g} s: this worker ends\n"
+            self._deadline = monotonic() + seconds
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._watch, name="workspan-watchdog", daemon=True)
+                self._thread.start()
+            elif self._deadline < self._waits_until:
+                self._changed.notify()
+        faulthandler.dump_traceback_later(seconds + BACKSTOP_SECONDS, exit=True, file=_STDERR)
+
+    def disarm(self) -> None:
+        """Let the process live."""
+        if self._deadline < inf:
+            faulthandler.cancel_dump_traceback_later()
+            self._deadline = inf
+
+    def _watch(self) -> None:
+        with self._changed:
+            while (left := self._deadline - monotonic()) > 0:
+                self._waits_until = self._deadline
+                self._changed.wait(None if left == inf else left)
+            os.write(_STDERR, self._text.encode(errors="backslashreplace"))
+            self._end(EXIT_CODE)
