@@ -28,6 +28,9 @@ _HOMES = {
     ),
     "run.pipeline": ("Pipeline",),
     "run.runner": ("run_blockwise",),
+    "run.server": ("SerialServer", "Server"),
+    "engines.client": ("Client",),
+    "engines.context": ("Context",),
     "run.task": ("Task",),
     "schedule.state": ("TaskState",),
     "store.records": ("BlockRecord",),
@@ -58,7 +61,9 @@ __all__ = [
     "BlockStats",
     "BlockStatus",
     "BlockwiseDependencyGraph",
+    "Client",
     "ConfigurationError",
+    "Context",
     "Coordinate",
     "DependencyGraph",
     "JsonProgressObserver",
@@ -67,6 +72,8 @@ __all__ = [
     "Roi",
     "RunReport",
     "Scheduler",
+    "SerialServer",
+    "Server",
     "Stat",
     "Task",
     "TaskReport",
@@ -107,6 +114,8 @@ if TYPE_CHECKING:
     )
     from workspan.compat.logging import get_worker_log_basename
     from workspan.config import configure
+    from workspan.engines.client import Client
+    from workspan.engines.context import Context
     from workspan.errors import AbandonedError, ConfigurationError, LayoutMismatchError, WorkspanError
     from workspan.grid import Block, BlockStatus
     from workspan.measure.profile import BlockStats, profile_block
@@ -123,6 +132,7 @@ if TYPE_CHECKING:
     )
     from workspan.run.pipeline import Pipeline
     from workspan.run.runner import run_blockwise
+    from workspan.run.server import SerialServer, Server
     from workspan.run.task import Task
     from workspan.schedule.state import TaskState
     from workspan.store.records import BlockRecord

@@ -22,7 +22,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report):
+    if command in (demo, report, worker):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -43,6 +43,7 @@ def build() -> App:
     )
     app.command(demo)
     app.command(report)
+    app.command(worker)
     return app
 
 
@@ -82,3 +83,14 @@ def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder 
     from workspan.cli.report import run as run_report
 
     return run_report(path)
+
+
+def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of a run.")]) -> int:
+    """Join a run that goes on, from this machine or another one, and work for one of its tasks until it is done.
+
+    The run must listen for workers (host= or a Server), and its log folder must be on a file system that this machine
+    sees too. Only the user who started the run can join it.
+    """
+    from workspan.cli.worker import run as run_worker
+
+    return run_worker(context)

@@ -14,6 +14,8 @@ from workspan.compat.basedirs import (
     set_tracking_basedir,
 )
 from workspan.compat.logging import get_worker_log_basename
+from workspan.engines.client import Client
+from workspan.engines.context import Context
 from workspan.grid import Block, BlockStatus
 from workspan.measure.profile import BlockStats, profile_block
 from workspan.run.graphs import (
@@ -25,6 +27,7 @@ from workspan.run.graphs import (
 )
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import run_blockwise
+from workspan.run.server import SerialServer, Server
 from workspan.run.task import Task
 from workspan.schedule.state import TaskState
 from workspan.views.progress import JsonProgressObserver
@@ -34,12 +37,16 @@ __all__ = [
     "BlockStats",
     "BlockStatus",
     "BlockwiseDependencyGraph",
+    "Client",
+    "Context",
     "Coordinate",
     "DependencyGraph",
     "JsonProgressObserver",
     "Pipeline",
     "Roi",
     "Scheduler",
+    "SerialServer",
+    "Server",
     "Task",
     "TaskState",
     "expand_roi_to_grid",

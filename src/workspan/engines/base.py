@@ -38,6 +38,7 @@ from workspan.grid.block import Block
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from workspan.engines.context import Context
     from workspan.grid.layout import Layout
     from workspan.schedule.events import Event
 
@@ -84,6 +85,8 @@ class Engine(Protocol):
     """How people choose it: ``engine="processes"``."""
     has_workers: bool
     """Whether its workers have a life of their own, so that a timeline of them makes sense."""
+    has_clients: bool
+    """Whether clients can connect: for worker functions, tasks without a function, and guests."""
 
     def open(self, job: Job) -> None:
         """Get ready to run *job*. Nothing runs before :meth:`start_worker`.
@@ -121,6 +124,22 @@ class Engine(Protocol):
 
         Engines that never report ``Joined`` are never told this.
         """
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port that clients dial; ``None`` when nothing listens."""
+
+    def context(self, task: int, worker: int | None = None) -> Context:
+        """Return what the client of a worker, or a guest, needs to work for task number *task*.
+
+        Raises
+        ------
+        EngineError
+            Nothing listens for clients; also for :meth:`context_file`.
+        """
+
+    def context_file(self, task: int) -> Path:
+        """Return a file with the context of guests of task number *task*, which only its owner can read."""
 
     def poll(self, timeout: float | None) -> list[Event]:
         """Wait until something happened and return it.

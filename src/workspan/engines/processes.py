@@ -72,6 +72,7 @@ class Processes:
 
     name = "processes"
     has_workers = True
+    has_clients = True
 
     def __init__(self, *, kill_seconds: float = KILL_SECONDS) -> None:
         self._kill_seconds = kill_seconds
@@ -95,6 +96,7 @@ class Processes:
         self._wakes: socket.socket | None = None
         self._memory: MemoryWatch | None = None
         self._gate: Gate | None = None
+        self._context_files: dict[int, Path] = {}
 
     def open(self, job: Job) -> None:
         """Serialise the functions of *job* and make the log folders; no process is started yet.
@@ -178,9 +180,12 @@ class Processes:
 
     def context_file(self, task: int) -> Path:
         """Write the context of guests of task number *task* into a file that only its owner can read."""
-        context = self.context(task)
-        assert self._gate is not None
-        return self._gate.write_context(context)
+        path = self._context_files.get(task)
+        if path is None:
+            context = self.context(task)
+            assert self._gate is not None
+            path = self._context_files[task] = self._gate.write_context(context)
+        return path
 
     # -- what the engine is told -----------------------------------------------------------------------------------
 

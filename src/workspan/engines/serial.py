@@ -15,9 +15,11 @@ from workspan.measure.sections import Collector
 from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from workspan.engines.base import Job, WorkerTask
+    from workspan.engines.context import Context
     from workspan.schedule.events import Event
 
 
@@ -31,6 +33,8 @@ class Serial:
 
     name = "serial"
     has_workers = False
+    has_clients = False
+    address = None
 
     def __init__(self) -> None:
         self._tasks: tuple[WorkerTask, ...] | None = None
@@ -109,9 +113,17 @@ class Serial:
         Raises
         ------
         EngineError
-            Always.
+            Always; also from :meth:`context` and :meth:`context_file`.
         """
-        raise EngineError("the serial engine has no guests")
+        raise EngineError("no client can connect to the serial engine: run with engine='processes'")
+
+    def context(self, task: int, worker: int | None = None) -> Context:
+        """Refuse: there is nothing to connect to."""
+        raise EngineError("no client can connect to the serial engine: run with engine='processes'")
+
+    def context_file(self, task: int) -> Path:
+        """Refuse: there is nothing to connect to."""
+        raise EngineError("no client can connect to the serial engine: run with engine='processes'")
 
     def poll(self, timeout: float | None) -> list[Event]:
         """Return what is to be reported, or else run the next block, or else wait up to *timeout* seconds."""

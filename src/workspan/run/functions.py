@@ -44,6 +44,15 @@ def function_kind(function: Callable[..., Any]) -> Kind:
     return "block" if positional else "worker"
 
 
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether a worker function wants the context of its client, as the keyword-only parameter ``context``."""
+    try:
+        parameter = inspect.signature(function).parameters.get("context")
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
 def function_name(function: Callable[..., Any]) -> str:
     """Return a name for messages, whatever kind of callable it is."""
     inner = getattr(function, "func", function)

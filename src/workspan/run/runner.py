@@ -22,6 +22,7 @@ from workspan.schedule.dispatch import check_resources
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from threading import Event
 
     from workspan.engines.base import Engine
     from workspan.run.task import Task
@@ -65,7 +66,8 @@ def run_blockwise(
     return_states
         Return the dict task id -> ``TaskState`` instead of the answer.
     host
-        Address for workers on other machines.
+        Address of this machine under which workers on others dial it; then workers from outside can join. Default:
+        ``WORKSPAN_HOST``, ``DAISY_HOST``, or found out where a task needs clients.
     summary
         Print the execution summary and the resource panel at the end.
     engine
@@ -93,29 +95,72 @@ def run_blockwise(
     -----
     A block runs at least once and is recorded at most once per run: block functions must be idempotent.
     """
-    if host is not None:
-        raise ConfigurationError(f"host={host!r}: workers on other machines are not supported by this version")
-    chosen = _engine(engine, multiprocessing)
-    observer = choose_observer(progress, inline=chosen is None)
-    pipeline = Pipeline.of(pipeline)
-    spec = pipeline.spec()
-    _check_runnable(spec, resources)
-    clock = RunClock()
-    session = Session(
-        spec,
-        {task.task_id: task for task in pipeline.tasks},
-        run_id=_run_id(clock),
-        clock=clock,
+    session = execute(
+        pipeline,
+        choose_engine(engine, multiprocessing),
+        resources=resources,
+        progress=progress,
         block_tracking=block_tracking,
-        log_dir=_log_dir(),
-        has_workers=chosen is not None and chosen.has_workers,
-        is_inline=chosen is None,
+        host=host,
+        summary=summary,
     )
-    _run(session, Display(session, observer, told=progress is True, summary=summary), chosen, resources)
     if return_states:
         return session.snapshot()
     report = session.end()
     return report if return_report else bool(report)
+
+
+def execute(
+    pipeline: Pipeline | Task | list[Task] | tuple[Task, ...],
+    engine: Engine | None,
+    *,
+    resources: Mapping[str, int] | None = None,
+    progress: Any = True,
+    block_tracking: bool = True,
+    host: str | None = None,
+    summary: bool = True,
+    listen: bool = False,
+    stop_event: Event | None = None,
+    on_start: Callable[[Session], Any] = lambda session: None,
+) -> Session:
+    """Run all blocks and return the session, which has ended; see :func:`run_blockwise` for what is not told here.
+
+    Parameters
+    ----------
+    engine
+        Not open yet; ``None``: the debug mode.
+    listen
+        Let clients connect, also if no task needs them.
+    stop_event
+        Ends the run early when it is set.
+    on_start
+        Called with the session before anything runs.
+    """
+    observer = choose_observer(progress, inline=engine is None)
+    pipeline = Pipeline.of(pipeline)
+    spec = pipeline.spec()
+    tasks = {task.task_id: task for task in pipeline.tasks}
+    _check_runnable(spec, tasks, engine, resources)
+    if host is not None and (engine is None or not engine.has_clients):
+        name = "the debug mode" if engine is None else f"engine={engine.name!r}"
+        raise ConfigurationError(f"host={host!r}: no worker can connect to {name}; use engine='processes'")
+    clock = RunClock()
+    session = Session(
+        spec,
+        tasks,
+        run_id=_run_id(clock),
+        clock=clock,
+        block_tracking=block_tracking,
+        log_dir=_log_dir(),
+        has_workers=engine is not None and engine.has_workers,
+        is_inline=engine is None,
+        listen=listen,
+        host=host,
+        stop_event=stop_event,
+    )
+    on_start(session)
+    _run(session, Display(session, observer, told=progress is True, summary=summary), engine, resources)
+    return session
 
 
 def _run(session: Session, display: Display, engine: Engine | None, resources: Mapping[str, int] | None) -> None:
@@ -158,14 +203,25 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
         raise _with_record(errors[0], session) if session.started else errors[0]
 
 
-def _check_runnable(spec: PipelineSpec, resources: Mapping[str, int] | None) -> None:
+def _check_runnable(
+    spec: PipelineSpec, tasks: Mapping[str, Task], engine: Engine | None, resources: Mapping[str, int] | None
+) -> None:
     """Refuse what could never finish, before anything is opened."""
-    for task in spec.tasks:
-        if not task.has_function and task.layout.num_blocks:
-            raise ConfigurationError(
-                f"task {task.task_id!r} has no process_function, and workers that connect by themselves are not "
-                "supported by this version: give it a function of one block"
-            )
+    for entry in spec.tasks:
+        task = tasks[entry.task_id]
+        if entry.layout.num_blocks and (engine is None or not engine.has_clients):
+            where = "the debug mode" if engine is None else f"engine={engine.name!r}"
+            if task.process_function is None:
+                raise ConfigurationError(
+                    f"task {task.task_id!r} has no process_function, and no client can connect to {where}: give it a "
+                    "function of one block, or run with engine='processes'"
+                )
+            if task.function_kind == "worker":
+                raise ConfigurationError(
+                    f"the process_function of task {task.task_id!r} is a worker function, which takes its blocks from "
+                    f"a client, and none can connect to {where}: give it one parameter, the block, or run with "
+                    "engine='processes'"
+                )
     if resources is not None:
         check_amounts("resources", resources)
     check_resources(spec, resources)
@@ -194,7 +250,7 @@ def _with_record(error: BaseException, session: Session) -> BaseException:
     return error
 
 
-def _engine(engine: str | Engine | None, multiprocessing: bool) -> Engine | None:
+def choose_engine(engine: str | Engine | None, multiprocessing: bool) -> Engine | None:
     """Return the engine; ``None`` for the debug mode."""
     from workspan.engines import Processes, Serial
 

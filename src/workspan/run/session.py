@@ -7,12 +7,14 @@ import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.base import Job, WorkerTask
 from workspan.errors import AbandonedError
 from workspan.report.aggregate import TaskAggregate
 from workspan.run.checks import CheckThread, hang_in_checks
+from workspan.run.functions import takes_context
 from workspan.run.inline import run_inline
 from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
@@ -24,6 +26,7 @@ from workspan.schedule.ledger import Ledger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from threading import Event
 
     from workspan.engines.base import Engine
     from workspan.report.task import RunReport
@@ -37,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """How long blocks in flight may go on after an interrupt."""
+
+STOP_SECONDS = 0.1
+"""How often it is looked whether the run is to stop."""
 
 FLUSH_SECONDS = 1.0
 """How often stores are flushed: a power cut costs at most this much of a run."""
@@ -63,6 +69,12 @@ class Session:
         Blocks travel to workers.
     is_inline
         Blocks run in the calling thread, in the debug mode.
+    listen
+        Let clients connect, also if no task needs them.
+    host
+        Address of this machine that clients dial, or ``None``.
+    stop_event
+        Ends the run early when it is set.
 
     Attributes
     ----------
@@ -87,8 +99,14 @@ class Session:
         log_dir: Path | None,
         has_workers: bool,
         is_inline: bool,
+        listen: bool = False,
+        host: str | None = None,
+        stop_event: Event | None = None,
     ) -> None:
         self.spec = spec
+        self._listen = listen
+        self._host = host
+        self._stop_event = stop_event
         self.is_inline = is_inline
         self.tasks = [tasks[entry.task_id] for entry in spec.tasks]
         self.clock = clock
@@ -132,6 +150,8 @@ class Session:
             self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir)
             skip_known_blocks(self.ledger, self.tasks, stores, self.record.blocks_skipped)
             on_error.pop_all()
+        self._unannounced = set(range(len(self.tasks)))
+        """Tasks of which nobody was told yet that they begin."""
         self._checks: CheckThread | None = None
         self._next_flush = clock.start + FLUSH_SECONDS
 
@@ -154,12 +174,16 @@ class Session:
                     task_id=task.task_id,
                     layout=task.layout,
                     function=task.process_function,
+                    kind=task.function_kind,
+                    takes_context=task.process_function is not None and takes_context(task.process_function),
                     resource_tracking=book.tracked,
                     timeout=task.timeout_secs,
                 )
                 for task, book in zip(self.tasks, self.record.books, strict=True)
             ),
             log_dir=self.log_dir,
+            listen=self._listen or any(task.init_callback_fn is not None for task in self.tasks),
+            host=self._host,
         )
 
     def drive(
@@ -218,28 +242,78 @@ class Session:
         on_change: Callable[[], Any],
     ) -> None:
         now = self.clock.now
-        _act(engine, dispatcher.start(now()))
-        kill_at = float("inf")
+        self._act(engine, dispatcher.start(now()))
+        kill_at = inf
         while not dispatcher.finished:
-            wait = min(dispatcher.wait_seconds(now()), max(0.0, kill_at - now()))
+            if self._unannounced:
+                self._announce(engine)
             interrupts.armed = not engine.has_workers
-            events = engine.poll(wait)
+            events = engine.poll(self._wait_seconds(dispatcher, kill_at))
             interrupts.armed = False
             arrived = now()
             for event in events:
-                _act(engine, dispatcher.handle(event, now(), arrived))
+                self._act(engine, dispatcher.handle(event, now(), arrived))
             time = now()
             for checked in self._checks.events() if self._checks is not None else ():
-                _act(engine, dispatcher.handle(checked, time))
-            _act(engine, dispatcher.tick(time))
+                self._act(engine, dispatcher.handle(checked, time))
+            self._act(engine, dispatcher.tick(time))
             self.keep_safe(time)
             on_change()
-            if interrupts.received is not None:
+            if interrupts.received is not None or self._is_to_stop():
                 if not dispatcher.stopping:
-                    _act(engine, dispatcher.stop(time))
+                    self._act(engine, dispatcher.stop(time))
                     kill_at = time + GRACE_SECONDS
                 if interrupts.count > 1 or time >= kill_at:
                     return
+
+    def _wait_seconds(self, dispatcher: Dispatcher, kill_at: float) -> float:
+        now = self.clock.now()
+        wait = min(dispatcher.wait_seconds(now), max(0.0, kill_at - now))
+        return wait if self._stop_event is None else min(wait, STOP_SECONDS)
+
+    def _is_to_stop(self) -> bool:
+        if self._stop_event is not None and self._stop_event.is_set():
+            self.outcome = "interrupted"
+        return self.outcome == "interrupted"
+
+    def _announce(self, engine: Engine) -> None:
+        """Tell who has to know it of the tasks whose first block has become ready."""
+        for number in sorted(self._unannounced):
+            task = self.tasks[number]
+            if not self.ledger.tasks[number].state.ready_count:
+                continue
+            self._begin_task(number, engine)
+            if task.process_function is None:
+                logger.warning(
+                    "task %r has no process_function: it waits for workers from outside, which find it by the context "
+                    "in %s (Client(Context.from_file(...)))",
+                    task.task_id,
+                    engine.context_file(number),
+                )
+
+    def _begin_task(self, number: int, engine: Engine) -> None:
+        """Call the task's callback, once."""
+        if number in self._unannounced:
+            self._unannounced.discard(number)
+            callback = self.tasks[number].init_callback_fn
+            if callback is not None:
+                callback(engine.context(number, 0))
+
+    def _act(self, engine: Engine, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Send):
+                engine.send(decision.worker, decision.index)
+            elif isinstance(decision, StartWorker):
+                self._begin_task(decision.task, engine)
+                engine.start_worker(decision.worker, decision.task)
+            elif isinstance(decision, StopWorker):
+                engine.stop_worker(decision.worker)
+            elif isinstance(decision, TakeBack):
+                engine.take_back(decision.worker)
+            elif isinstance(decision, KillWorker):
+                engine.kill_worker(decision.worker)
+            else:
+                engine.admit(decision.guest, decision.worker)
 
     def _shut_down(self, dispatcher: Dispatcher, engine: Engine) -> list[BaseException]:
         """End all workers, and record what came back meanwhile.
@@ -317,19 +391,3 @@ class Session:
             if state.abandoned
         ]
         return AbandonedError("\n".join(texts)) if texts else None
-
-
-def _act(engine: Engine, decisions: list[Decision]) -> None:
-    for decision in decisions:
-        if isinstance(decision, Send):
-            engine.send(decision.worker, decision.index)
-        elif isinstance(decision, StartWorker):
-            engine.start_worker(decision.worker, decision.task)
-        elif isinstance(decision, StopWorker):
-            engine.stop_worker(decision.worker)
-        elif isinstance(decision, TakeBack):
-            engine.take_back(decision.worker)
-        elif isinstance(decision, KillWorker):
-            engine.kill_worker(decision.worker)
-        else:
-            engine.admit(decision.guest, decision.worker)

@@ -20,7 +20,7 @@ from workspan.errors import (
 )
 from workspan.grid import Block, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
-from workspan.run.functions import function_kind
+from workspan.run.functions import Kind, function_kind
 from workspan.schedule.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Task:
         around the write ROI is the halo (context).
     process_function
         ``f(block)``, called for each block; its return value is ignored. Raising, or setting
-        ``block.status = BlockStatus.FAILED``, fails the attempt. ``None``: no workers are started.
+        ``block.status = BlockStatus.FAILED``, fails the attempt. Or a worker function, ``f()`` or ``f(*, context)``,
+        called once in each worker process: it takes blocks from a ``Client()`` itself or starts a process that does,
+        and returns when that has ended. ``None``: no workers are started; the run waits for clients from outside.
     check_function
         ``f(block)`` that says whether the block was done before; an exception means no. A tracking store answers the
         same question faster.
@@ -79,7 +81,8 @@ class Task:
     num_workers, upstream_tasks, done_marker_path
         daisy 1.x spellings of *max_workers*, of edges to tasks that this one waits for, and of *tracking_path*.
     init_callback_fn
-        Refused: daisy calls it with the address of its server, and there is none yet.
+        Called once in the driver, with a ``Context`` of the task, when the first block of the task is ready and before
+        its first worker starts; not in the debug mode. What it raises ends the run.
 
     Raises
     ------
@@ -111,12 +114,11 @@ class Task:
         num_workers: int | None = None,
         upstream_tasks: Iterable[Task] | None = None,
         done_marker_path: str | os.PathLike[str] | bool | None = None,
-        init_callback_fn: Any = None,
+        init_callback_fn: Callable[[Any], Any] | None = None,
     ) -> None:
-        if init_callback_fn is not None:
-            raise ConfigurationError(
-                "init_callback_fn is not supported by this version: call it before run_blockwise, or in the function"
-            )
+        if init_callback_fn is not None and not callable(init_callback_fn):
+            raise UsageTypeError(f"init_callback_fn={init_callback_fn!r} is not callable: pass a function of a Context")
+        self.init_callback_fn = init_callback_fn
         self.task_id = _checked_id(task_id)
         self.total_roi = as_roi(total_roi, "total_roi")
         self.read_roi = as_roi(read_roi, "read_roi")
@@ -159,16 +161,12 @@ class Task:
 
     @property
     def process_function(self) -> Callable[..., Any] | None:
-        """The block function, or ``None``."""
+        """The block function, or the worker function, or ``None``."""
         return self._process_function
 
     @process_function.setter
     def process_function(self, function: Callable[..., Any] | None) -> None:
-        if function is not None and function_kind(function) == "worker":
-            raise ConfigurationError(
-                f"process_function of task {self.task_id!r} takes no block: worker functions, which fetch their blocks "
-                "themselves, are not supported by this version; give it one parameter, the block"
-            )
+        self.function_kind: Kind = "block" if function is None else function_kind(function)
         self._process_function = function
 
     @property
