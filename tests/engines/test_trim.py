@@ -64,12 +64,12 @@ def test_short_log_is_left_alone(make_log, small):
 def test_long_log_keeps_its_ends(make_log, small):
     """The beginning and the end stay in whole lines, and the line between says how much is gone (R56)."""
     log = make_log()
-    os.write(log.out, b"abcd\n" + lines(0, 1000) + b"unfinished")
+    os.write(log.out, b"abcd\n" + lines(0, 1000) + b"unfinished line")
     log.trim()
     head, gone, tail = kept(log)
     assert head == b"abcd\n" + lines(0, 99)
-    assert tail == lines(901, 1000) + b"unfinished"
-    assert gone == 10 * (901 - 99)
+    assert tail == lines(902, 1000) + b"unfinished line"
+    assert gone == 10 * (902 - 99)
 
 
 def test_worker_goes_on_behind_the_cut(make_log, small):
@@ -91,6 +91,16 @@ def test_cuts_add_up(make_log, small):
     assert head == lines(0, 100)
     assert tail == lines(4900, 5000)
     assert gone == 10 * 4800
+
+
+def test_note_within_the_head(make_log, small):
+    """A head that ends early, before a long line, is cut at the same place the next time (R56)."""
+    log = make_log()
+    os.write(log.out, lines(0, 70) + b"x" * 3999 + b"\n")
+    for _ in range(2):
+        os.write(log.out, lines(0, 1000))
+        log.trim()
+    assert kept(log) == (lines(0, 70), 4000 + 9000 + 10_000, lines(900, 1000))
 
 
 def test_earlier_runs_stay(make_log, small):

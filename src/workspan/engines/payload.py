@@ -12,9 +12,11 @@ from __future__ import annotations
 import marshal
 import os
 import sys
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines._start import HEAD_BYTES
+from workspan.engines.failure import TracebackStyle, style_in_use, use_style
 from workspan.errors import EngineError
 from workspan.grid.layout import Layout
 
@@ -39,7 +41,7 @@ _MOST_LOGGERS = 1000
 
 
 def driver_settings() -> dict[str, Any]:
-    """Return what a worker takes over from this process: import path, folder, arguments, logging."""
+    """Return what a worker takes over from this process: import path, folder, arguments, logging, style of failures."""
     try:
         cwd = os.getcwd()
     except FileNotFoundError:
@@ -49,6 +51,7 @@ def driver_settings() -> dict[str, Any]:
         "cwd": cwd,
         "argv": list(sys.argv),
         "logging": _logging_settings(),
+        "traceback_style": astuple(style_in_use()),
         "driver_pid": os.getpid(),
     }
 
@@ -209,3 +212,8 @@ def restore_logging(settings: dict[str, Any] | None) -> None:
         logging.getLogger().setLevel(settings["level"])
     for name, level in settings["levels"].items():
         logging.getLogger(name).setLevel(level)
+
+
+def restore_traceback_style(settings: tuple[str, bool, int, int]) -> None:
+    """Tell failures in the driver's style."""
+    use_style(TracebackStyle(*settings))
