@@ -260,9 +260,10 @@ class TestCuts:
         assert note
         assert list(map(int, tail.splitlines())) == list(range(900, 1000))
 
-    def test_reader_in_the_part_that_stays(self, watched, make_log, screen, monkeypatch):
-        """Who has not read the beginning reads on through the note in the file (B107, R56)."""
-        monkeypatch.setattr(follow, "READ_BYTES", 500)
+    @pytest.mark.parametrize("size", [500, 1000])
+    def test_reader_in_the_part_that_stays(self, watched, make_log, screen, monkeypatch, size):
+        """Who has read no more than the beginning reads on through the note in the file (B107, R56)."""
+        monkeypatch.setattr(follow, "READ_BYTES", size)
         log = make_log()
         self.flood(log, 0, 1000)
         watched.look(CUT_SECONDS)
@@ -284,7 +285,6 @@ def test_emptied_file_is_followed_from_its_beginning(watched, make_log, screen):
     os.write(log.out, b"one\ntwo\n")
     watched.look()
     os.truncate(log.out_part.path, 0)
-    watched.look()
     os.write(log.out, b"3\n")
     watched.look()
     assert screen[0].getvalue() == b"one\ntwo\n3\n"

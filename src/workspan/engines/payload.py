@@ -9,10 +9,13 @@ loaded from a path that is not importable) by value.
 
 from __future__ import annotations
 
+import io
 import marshal
 import os
 import sys
+from collections import ChainMap
 from dataclasses import astuple
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines._start import HEAD_BYTES
@@ -80,7 +83,7 @@ def pack_function(task_id: str, function: BlockFunction) -> bytes:
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        packed: bytes = cloudpickle.dumps(function)
+        return _dumps(function)
     except Exception as error:
         raise EngineError(
             f"block function {function_name(function)!r} of task {task_id!r} cannot be sent to a worker process: "
@@ -90,7 +93,29 @@ def pack_function(task_id: str, function: BlockFunction) -> bytes:
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
-    return packed
+
+
+def _dumps(function: BlockFunction) -> bytes:
+    """Pickle as ``cloudpickle.dumps`` does, but keep the names of source files.
+
+    Its newer versions leave them out, and then no traceback of a worker shows a line of the user's code.
+    """
+    import cloudpickle
+
+    table = cloudpickle.Pickler.dispatch_table
+
+    def reduce_code(code: CodeType) -> tuple[Any, ...]:
+        kind, entries = table[CodeType](code)
+        return kind, tuple(code.co_filename if _is_left_out(entry) else entry for entry in entries)
+
+    pickler = type("_Pickler", (cloudpickle.Pickler,), {"dispatch_table": ChainMap({CodeType: reduce_code}, table)})
+    file = io.BytesIO()
+    pickler(file).dump(function)
+    return file.getvalue()
+
+
+def _is_left_out(entry: object) -> bool:
+    return isinstance(entry, str) and entry == "<dynamic-code>"
 
 
 def function_name(function: Any) -> str:
