@@ -20,6 +20,7 @@ from workspan.engines.failure import TracebackStyle, style_in_use, use_style
 def fresh_settings(tmp_path, monkeypatch):
     """Work in an empty folder, and leave the settings as they were."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     config.reset()
     yield
     config.reset()
@@ -227,13 +228,16 @@ class TestRedirect:
         )
         assert (tmp_path / "log.out").read_text() == "first\nsecond\nthird\n"
 
-    def test_stand_ins_are_replaced(self, tmp_path):
+    @pytest.mark.parametrize(
+        "stand_in", ["io.StringIO()", "io.TextIOWrapper(io.BytesIO())", "open('other', 'w')", "None"]
+    )
+    def test_stand_ins_are_replaced(self, tmp_path, stand_in):
         """Where ``sys.stdout`` is something of its own, as in a notebook, prints reach the files too (B105)."""
         done = self.run(
-            """
+            f"""
             import io
-            sys.stdout = io.StringIO()
-            sys.stderr = None
+            sys.stdout = {stand_in}
+            sys.stderr = {stand_in}
             ws.logging.redirect_stdouterr("log")
             print("\\udcff")
             print("error", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from traceback import TracebackException
 
 import pytest
 
@@ -90,9 +91,20 @@ def test_width_and_extra_lines():
     assert "assert voxel_size" not in text
 
 
-def test_no_colour(monkeypatch):
+def test_long_source_lines_are_shown_whole():
+    """A source line that is wider than the text goes on in the next one (B105)."""
+
+    def fails():
+        raise ValueError("a source line that is so long that it does not fit into one line of the box")  # its end
+
+    use_style(TracebackStyle("rich", extra_lines=0))
+    assert "# its end" in " ".join(failure_text(caught(fails)).split())
+
+
+@pytest.mark.parametrize("terminal", ["xterm-256color", "dumb"])
+def test_no_colour(monkeypatch, terminal):
     """The text has no terminal codes, whatever the environment asks for (B105)."""
-    for name, value in (("FORCE_COLOR", "1"), ("TTY_COMPATIBLE", "1"), ("COLUMNS", "40"), ("TERM", "xterm-256color")):
+    for name, value in (("FORCE_COLOR", "1"), ("TTY_COMPATIBLE", "1"), ("COLUMNS", "40"), ("TERM", terminal)):
         monkeypatch.setenv(name, value)
     text = failure_text(caught(fail, ValueError("[red]no[/] markup")))
     assert "\x1b" not in text
@@ -229,6 +241,12 @@ def test_long_chain_and_deep_recursion():
         new.__cause__ = error
         error = new
     assert failure_text(error).endswith("ValueError: number 399")
+    told = TracebackException.from_exception(error)
+    lines = list(pretty.pretty_lines(told, error, error.__traceback__, style_in_use()))
+    assert lines[0] == "... (only the last 8 causes are shown)\n"
+    assert [line for line in lines if line.startswith("ValueError")] == [
+        f"ValueError: number {n}\n" for n in range(391, 400)
+    ]
 
     def deeper(n):
         deeper(n + 1)
@@ -236,6 +254,22 @@ def test_long_chain_and_deep_recursion():
     text = failure_text(caught(deeper, 0))
     assert "RecursionError" in text.splitlines()[-1]
     assert len(text.encode()) <= MAX_BYTES
+
+
+def test_many_frames():
+    """Of many frames the first and the last ones are shown, and the others are counted."""
+
+    def deeper(n):
+        if n:
+            deeper(n - 1)
+        raise ValueError
+
+    error = caught(deeper, 50)
+    use_style(TracebackStyle("rich", extra_lines=0))
+    told = TracebackException.from_exception(error)
+    text = "".join(pretty.pretty_lines(told, error, error.__traceback__, style_in_use()))
+    assert "... 32 frames hidden ..." in text
+    assert text.count(" in deeper") == 19
 
 
 def test_groups_are_plain():

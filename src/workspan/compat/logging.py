@@ -170,7 +170,7 @@ def clear_logs(task_id: str | None = None) -> Path | None:
 
 def _folders(basedir: Path) -> Iterator[str]:
     with suppress(FileNotFoundError), os.scandir(basedir) as entries:
-        yield from [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        yield from [entry.name for entry in entries if entry.is_dir()]
 
 
 def _clear(folder: Path) -> None:

@@ -201,7 +201,7 @@ def _write(stream: Any, data: bytes) -> None:
         while view:  # with "python -u" the buffer is none, and may take less than it is given
             view = view[stream.buffer.write(view) or len(view) :]
         stream.buffer.flush()
-    elif stream is not None:
+    else:  # or there is none, and this raises
         text = data.decode(errors="replace")
         try:
             stream.write(text)

@@ -104,18 +104,9 @@ def _short(value: object) -> str:
 
 def _drawn(frames: list[Frame], style: TracebackStyle) -> list[str]:
     """Return the box of the frames, line by line."""
-    # Whatever terminal, notebook or variable there is: nothing but text, so wide as was asked.
     file = StringIO()
-    console = Console(
-        file=file,
-        width=style.width,
-        color_system=None,
-        force_terminal=False,
-        force_jupyter=False,
-        force_interactive=False,
-        no_color=True,
-        legacy_windows=False,
-    )
+    # Whatever terminal, notebook or variable there is: nothing but text, as wide as was asked.
+    console = Console(file=file, width=style.width, color_system=None, force_terminal=False, force_jupyter=False)
     trace = Trace([Stack("", "", frames=frames)])
     console.print(
         Traceback(
@@ -125,8 +116,7 @@ def _drawn(frames: list[Frame], style: TracebackStyle) -> list[str]:
             show_locals=style.show_locals,
             max_frames=MAX_FRAMES,
             word_wrap=True,
-        ),
-        soft_wrap=False,
+        )
     )
     text = file.getvalue().rstrip()  # the last line is that of the exception, which is empty
     return [f"{line}\n" for line in text.split("\n")]
