@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -65,6 +66,20 @@ class TestFunctions:
             assert run.block().error is None
         finally:
             del sys.modules[name]
+
+    def test_traceback_shows_the_source(self, make_run):
+        """A failure in a function that was sent by value names its file and shows the line, also in helpers (R11)."""
+
+        def helper():
+            raise ValueError("here")  # the line that fails
+
+        run = make_run(Processes(), lambda block: helper())
+        run.start()
+        error = run.block().error
+        assert re.search(
+            rf'File "{re.escape(__file__)}", line \d+, in helper\n +raise .*  # the line that fails', error
+        )
+        assert re.search(rf'File "{re.escape(__file__)}", line \d+, in <lambda>', error)
 
     def test_importable_module_travels_by_reference(self):
         """A function of an importable module is sent as its name only (B74)."""

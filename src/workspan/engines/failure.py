@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from traceback import TracebackException
     from types import TracebackType
 
 MAX_BYTES = 8192
@@ -16,8 +18,36 @@ _NOTE_BYTES = 64
 _PACKAGE = __name__.partition(".")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class TracebackStyle:
+    """How failures are told of. The numbers are checked by :func:`workspan.logging.set_traceback_style`."""
+
+    name: str = "plain"
+    """``"plain"``, as Python does it, or ``"rich"``, with source lines around each frame."""
+    show_locals: bool = False
+    """``"rich"`` only: show the local variables of each frame."""
+    width: int = 100
+    """``"rich"`` only: of the text, in characters."""
+    extra_lines: int = 3
+    """``"rich"`` only: source lines before and after the one that failed."""
+
+
+_style = TracebackStyle()
+
+
+def use_style(style: TracebackStyle) -> None:
+    """Tell failures in this process in *style* from now on."""
+    global _style
+    _style = style
+
+
+def style_in_use() -> TracebackStyle:
+    """Return the style of this process."""
+    return _style
+
+
 def failure_text(error: BaseException) -> str:
-    """Return the traceback of *error* from the user's first frame on, cut to ``MAX_BYTES``.
+    """Return the traceback of *error* from the user's first frame on, in the style in use, cut to ``MAX_BYTES``.
 
     Never raises for an exception that cannot be printed: then the text says what could be found out. The last lines
     survive a cut, since they name the error.
@@ -26,12 +56,26 @@ def failure_text(error: BaseException) -> str:
         # Imported here: a worker whose blocks succeed does without these modules.
         from traceback import TracebackException
 
-        lines = TracebackException(
-            type(error), error, user_traceback(error.__traceback__), compact=True, max_group_depth=5
-        ).format()
-        return cut(lines)
+        traceback = user_traceback(error.__traceback__)
+        told = TracebackException(type(error), error, traceback, compact=True, max_group_depth=5)
+        # A group is a tree of tracebacks, which the standard library draws better.
+        if _style.name == "rich" and not isinstance(error, BaseExceptionGroup):
+            text = _rich_text(told, error, traceback)
+            if text is not None:
+                return text
+        return cut(told.format())
     except BaseException as problem:  # the exception's own code runs while it is printed
         return cut([f"{_name(type(error))}: <its text cannot be formatted: {_name(type(problem))}>\n"])
+
+
+def _rich_text(told: TracebackException, error: BaseException, traceback: TracebackType | None) -> str | None:
+    """Return the text in the rich style, or ``None`` if it cannot be made: then the plain one is."""
+    try:
+        from workspan.engines.pretty import pretty_lines
+
+        return cut(pretty_lines(told, error, traceback, _style))
+    except BaseException:  # rich is missing or broken, or was interrupted by what it prints
+        return None
 
 
 def failure_line(error: BaseException) -> str:

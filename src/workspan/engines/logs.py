@@ -2,36 +2,75 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from workspan.engines.trim import LogPart
 from workspan.errors import EngineError
+
+if TYPE_CHECKING:
+    from workspan.engines.trim import Cut
+
+logger = logging.getLogger(__name__)
 
 TAIL_LINES = 50
 _TAIL_BYTES = 1 << 16
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WorkerLog:
     """The two open files of one worker, as long as the worker needs them to be born, and what it wrote later."""
 
     out: int
     err: int
-    err_path: Path
-    out_start: int
-    """Size of the file before this worker wrote to it, in bytes."""
-    err_start: int
+    out_part: LogPart
+    err_part: LogPart
+    separator: bytes = b""
+    """What stands before this worker's output where a file has an earlier part."""
+    _is_stuck: bool = False
+
+    @property
+    def err_path(self) -> Path:
+        """The file of the worker's error stream."""
+        return self.err_part.path
 
     def separate(self, pid: int) -> None:
         """Begin this worker's part of a file that has an earlier part."""
-        line = f"---- {time.strftime('%Y-%m-%d %H:%M:%S')} pid {pid} ----\n".encode()
-        for descriptor, start in ((self.out, self.out_start), (self.err, self.err_start)):
-            if start:
+        self.separator = f"---- {time.strftime('%Y-%m-%d %H:%M:%S')} pid {pid} ----\n".encode()
+        for descriptor, part in ((self.out, self.out_part), (self.err, self.err_part)):
+            if part.start:
                 with suppress(OSError):  # a full disk must not keep a worker from starting
-                    os.write(descriptor, line)
+                    os.write(descriptor, self.separator)
+
+    def trim(self) -> tuple[Cut | None, Cut | None]:
+        """Cut what this worker wrote, to either file, to its beginning and its end if it is more than 64 MB.
+
+        To be called about once a second while the worker lives, and once when it has ended. A file that cannot be
+        cut is told of once, as a warning, and is no error. See :meth:`LogPart.cut` for what a worker that writes
+        meanwhile may lose.
+
+        Returns
+        -------
+        tuple
+            What was done to the file of standard output and to that of standard error.
+        """
+        return self._cut(self.out_part), self._cut(self.err_part)
+
+    def _cut(self, part: LogPart) -> Cut | None:
+        try:
+            return part.cut()
+        except FileNotFoundError:  # removed, or replaced
+            return None
+        except OSError as error:
+            if not self._is_stuck:
+                logger.warning("the log %s is too long and cannot be cut: %s", part.path, error)
+            self._is_stuck = True
+            return None
 
     def close(self) -> None:
         """Close the driver's descriptors; the worker has its own."""
@@ -43,13 +82,14 @@ class WorkerLog:
         try:
             with self.err_path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
-                begin = max(self.err_start, size - _TAIL_BYTES)
+                start = self.err_part.start
+                begin = max(start, size - _TAIL_BYTES)
                 file.seek(begin)
                 data = file.read(_TAIL_BYTES)
         except OSError:
             return ""
         lines = data.decode(errors="replace").splitlines()
-        if lines and self.err_start and begin == self.err_start and lines[0].startswith("---- "):
+        if lines and start and begin == start and lines[0].startswith("---- "):
             del lines[0]
         return "\n".join(lines[-TAIL_LINES:])
 
@@ -86,11 +126,16 @@ def open_log(folder: Path, worker: int) -> WorkerLog:
     """Open the files of worker number *worker* for appending."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     base = worker_log_basename(folder, worker)
-    err_path = base.with_name(f"{base.name}.err")
-    out = os.open(f"{base}.out", flags, 0o666)
+    out_path, err_path = (base.with_name(f"{base.name}.{end}") for end in ("out", "err"))
+    out = os.open(out_path, flags, 0o666)
     try:
         err = os.open(err_path, flags, 0o666)
     except OSError:
         os.close(out)
         raise
-    return WorkerLog(out, err, err_path, os.fstat(out).st_size, os.fstat(err).st_size)
+    return WorkerLog(out, err, _part(out_path, out), _part(err_path, err))
+
+
+def _part(path: Path, descriptor: int) -> LogPart:
+    stat = os.fstat(descriptor)
+    return LogPart(path, stat.st_size, (stat.st_dev, stat.st_ino))

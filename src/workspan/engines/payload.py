@@ -9,12 +9,17 @@ loaded from a path that is not importable) by value.
 
 from __future__ import annotations
 
+import io
 import marshal
 import os
 import sys
+from collections import ChainMap
+from dataclasses import astuple
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines._start import HEAD_BYTES
+from workspan.engines.failure import TracebackStyle, style_in_use, use_style
 from workspan.errors import EngineError
 from workspan.grid.layout import Layout
 
@@ -40,7 +45,7 @@ _MOST_LOGGERS = 1000
 
 
 def driver_settings() -> dict[str, Any]:
-    """Return what a worker takes over from this process: import path, folder, arguments, logging."""
+    """Return what a worker takes over from this process: import path, folder, arguments, logging, style of failures."""
     try:
         cwd = os.getcwd()
     except FileNotFoundError:
@@ -50,6 +55,7 @@ def driver_settings() -> dict[str, Any]:
         "cwd": cwd,
         "argv": list(sys.argv),
         "logging": _logging_settings(),
+        "traceback_style": astuple(style_in_use()),
         "driver_pid": os.getpid(),
     }
 
@@ -80,7 +86,7 @@ def pack_function(task_id: str, function: Callable[..., Any]) -> bytes:
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        packed: bytes = cloudpickle.dumps(function)
+        return _dumps(function)
     except Exception as error:
         raise EngineError(
             f"function {function_name(function)!r} of task {task_id!r} cannot be sent to a worker process: "
@@ -90,7 +96,29 @@ def pack_function(task_id: str, function: Callable[..., Any]) -> bytes:
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
-    return packed
+
+
+def _dumps(function: BlockFunction) -> bytes:
+    """Pickle as ``cloudpickle.dumps`` does, but keep the names of source files.
+
+    Its newer versions leave them out, and then no traceback of a worker shows a line of the user's code.
+    """
+    import cloudpickle
+
+    table = cloudpickle.Pickler.dispatch_table
+
+    def reduce_code(code: CodeType) -> tuple[Any, ...]:
+        kind, entries = table[CodeType](code)
+        return kind, tuple(code.co_filename if _is_left_out(entry) else entry for entry in entries)
+
+    pickler = type("_Pickler", (cloudpickle.Pickler,), {"dispatch_table": ChainMap({CodeType: reduce_code}, table)})
+    file = io.BytesIO()
+    pickler(file).dump(function)
+    return file.getvalue()
+
+
+def _is_left_out(entry: object) -> bool:
+    return isinstance(entry, str) and entry == "<dynamic-code>"
 
 
 def function_name(function: Any) -> str:
@@ -212,3 +240,8 @@ def restore_logging(settings: dict[str, Any] | None) -> None:
         logging.getLogger().setLevel(settings["level"])
     for name, level in settings["levels"].items():
         logging.getLogger(name).setLevel(level)
+
+
+def restore_traceback_style(settings: tuple[str, bool, int, int]) -> None:
+    """Tell failures in the driver's style."""
+    use_style(TracebackStyle(*settings))
