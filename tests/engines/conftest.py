@@ -24,11 +24,13 @@ def make_run(log_dir: Path) -> Iterator[Callable[..., Run]]:
     """Return a function that opens an engine for some block functions, one task each; all are closed afterwards."""
     engines: list[Engine] = []
 
-    def make(engine: Engine, *functions: Any, layout: Layout | None = None, **task_settings: Any) -> Run:
+    def make(
+        engine: Engine, *functions: Any, layout: Layout | None = None, shows_logs: bool = False, **task_settings: Any
+    ) -> Run:
         engines.append(engine)
         layout = layout or line()
         tasks = tuple(WorkerTask(f"task{n}", layout, f, **task_settings) for n, f in enumerate(functions))
-        return Run(engine, Job("run", tasks, log_dir))
+        return Run(engine, Job("run", tasks, log_dir, shows_logs=shows_logs))
 
     yield make
     for engine in engines:

@@ -264,7 +264,7 @@ class TestPackets:
     def test_a_message_that_does_not_fit_is_not_sent(self):
         """Only grants and the stop travel in packets."""
         sealer, _ = self.ends()
-        with pytest.raises(WireError, match="takes .* bytes, the limit is 36"):
+        with pytest.raises(WireError, match=r"takes .* bytes, the limit is 36"):
             sealer.seal(wire.Refused("x" * 100))
 
 

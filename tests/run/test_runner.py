@@ -252,8 +252,9 @@ class TestReturnValues:
             workspan.run_blockwise(line(1, lambda b: None), multiprocessing=False, engine="serial")
         with pytest.raises(ConfigurationError, match=r"resource_tracking=True but no folder"):
             run(line(1, lambda b: None, resource_tracking=True))
-        with pytest.raises(ConfigurationError, match=r"host='10\.0\.0\.1'"):
-            workspan.run_blockwise(line(1, lambda b: None), host="10.0.0.1")
+        for kwargs in ({"engine": "serial"}, {"multiprocessing": False}):
+            with pytest.raises(ConfigurationError, match=r"host='10\.0\.0\.1': no worker can connect to"):
+                workspan.run_blockwise(line(1, lambda b: None), host="10.0.0.1", **kwargs)
 
     def test_two_tasks_cannot_share_a_store(self, tmp_path):
         """The folder and both tasks are named."""
@@ -263,11 +264,13 @@ class TestReturnValues:
 
 
 class TestRefusals:
-    def test_a_task_without_function_is_refused(self):
-        """B86: no worker could ever connect, so the run would wait for ever."""
-        for kwargs in ({"engine": "processes"}, {"engine": "serial"}, {"multiprocessing": False}):
-            with pytest.raises(ConfigurationError, match="'t' has no process_function"):
-                workspan.run_blockwise(line(2, None), progress=False, **kwargs)
+    @pytest.mark.parametrize("kwargs", [{"engine": "serial"}, {"multiprocessing": False}], ids=str)
+    def test_what_needs_clients_is_refused_where_none_can_connect(self, kwargs):
+        """B69, B86: in the calling thread there is nothing to connect to: the run would wait for ever."""
+        with pytest.raises(ConfigurationError, match="'t' has no process_function, and no client can connect to"):
+            workspan.run_blockwise(line(2, None), progress=False, **kwargs)
+        with pytest.raises(ConfigurationError, match=r"task 't' is a worker function, .* none can connect to"):
+            workspan.run_blockwise(line(2, lambda: None), progress=False, **kwargs)
 
     @pytest.mark.parametrize(
         "kwargs",

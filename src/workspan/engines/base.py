@@ -72,6 +72,8 @@ class Job:
     tasks: tuple[WorkerTask, ...]
     log_dir: Path | None = None
     """Folder of the workers' output, one folder a task in it; ``None``: they write to the driver's own streams."""
+    shows_logs: bool = False
+    """Whether what they write to files is shown on the driver's streams too."""
     listen: bool = False
     """Let clients and guests connect, also if no task needs them."""
     host: str | None = None

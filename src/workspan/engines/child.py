@@ -12,16 +12,19 @@ from contextlib import ExitStack, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from workspan.engines import _start
+from workspan.engines import _start, wire
 from workspan.engines.line import Line
 from workspan.engines.payload import pack
-from workspan.engines.wire import PACKET_BYTES, Grant, Stop, driver_ends, new_secret
-from workspan.schedule.events import Ended
+from workspan.errors import WireError
+from workspan.schedule.events import Ended, Ready, Returned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from workspan.engines.gate import Peer
     from workspan.engines.logs import WorkerLog
     from workspan.engines.memory import MemoryWatch
+    from workspan.schedule.events import Event
 
 _UNREAD_BYTES = 1 << 16
 """More than all grants that a worker can hold."""
@@ -76,7 +79,7 @@ class Child:
         self.peak_rss_bytes = 0
         """The most memory that it had, in bytes, since its last measured block began; known when it has ended."""
 
-        secret = new_secret()
+        secret = wire.new_secret()
         with ExitStack() as ours, ExitStack() as theirs:
             # What the process inherits is closed here in any case, the driver's own ends only if it does not start.
             if log is not None:
@@ -90,7 +93,7 @@ class Child:
             ours.callback(self._unread.close)
             results.setblocking(False)
             grants.setblocking(False)
-            self.line = Line(results, grants, *driver_ends(secret, packets=True))
+            self.line = Line(results, grants, *wire.driver_ends(secret, packets=True))
             stdin, self.lifeline = os.pipe()
             ours.callback(os.close, self.lifeline)
             theirs.callback(os.close, stdin)
@@ -133,6 +136,51 @@ class Child:
             payload.clear()
         return True
 
+    def take(self, data: bytes) -> Iterator[Event]:
+        """Turn bytes that the process sent into events.
+
+        Raises
+        ------
+        WireError
+            No worker of this run would have sent them.
+        """
+        for message in self.line.opener.feed(data):
+            if type(message) is wire.Result:
+                yield self._take_result(message)
+            elif isinstance(message, wire.Started) and self.greeted and not self.started:
+                self.started = True
+                if not self.is_spawn:
+                    yield Ready(self.worker)
+            else:
+                self._take_other(message)
+
+    def _take_result(self, result: wire.Result) -> Returned:
+        if not self.held or self.held[0] != result.index:
+            raise WireError(f"it returned block {result.index}, which is not the one that it runs")
+        self.held.popleft()
+        stats = None if result.stats is None else wire.unpack_stats(result.stats)
+        return Returned(self.worker, result.index, result.ok, result.error, stats, result.steps)
+
+    def _take_other(self, message: wire.ToDriver) -> None:
+        if isinstance(message, wire.Hello) and not self.greeted:
+            self.greeted = True
+            if message.version != wire.VERSION:
+                raise WireError(
+                    f"it speaks version {message.version}, this process version {wire.VERSION}: the installation was "
+                    "changed while this process ran; start it again"
+                )
+        elif isinstance(message, wire.Broken) and self.greeted and (self.is_spawn or not self.started):
+            self.broken = message.error
+        elif isinstance(message, wire.Bye) and (self.is_spawn or (self.stop_sent and not self.held)):
+            self.said_bye = True
+        else:
+            raise WireError(f"a {type(message).__name__} message came out of turn")
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it has said that it ends."""
+        return self.said_bye or self.broken is not None
+
     def take_back(self, *, all_of_them: bool = False) -> tuple[int, ...]:
         """Read back the grants that the process has not read and return their blocks, in order.
 
@@ -145,7 +193,7 @@ class Child:
         """
         self.line.flush()
         try:
-            unread = len(self._unread.recv(_UNREAD_BYTES, socket.MSG_DONTWAIT)) // PACKET_BYTES
+            unread = len(self._unread.recv(_UNREAD_BYTES, socket.MSG_DONTWAIT)) // wire.PACKET_BYTES
         except BlockingIOError:
             return ()
         if self.stop_sent:
@@ -153,9 +201,9 @@ class Child:
         back = [self.held.pop() for _ in range(unread)]
         if back and not self.held and not all_of_them:
             self.held.append(back.pop())
-            self.line.queue(Grant(self.held[0]))
+            self.line.queue(wire.Grant(self.held[0]))
         if self.stop_sent:
-            self.line.queue(Stop())
+            self.line.queue(wire.Stop())
         self.line.flush()
         return tuple(reversed(back))
 

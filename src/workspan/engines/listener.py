@@ -14,6 +14,7 @@ from functools import partial
 from math import inf
 from time import monotonic
 
+from workspan.engines.descriptors import make_room
 from workspan.engines.login import DRIVER, HELLO_BYTES, MAGIC, PROOF_BYTES, Login
 from workspan.engines.tcp import is_loopback
 from workspan.errors import EngineError, WireError
@@ -31,6 +32,8 @@ _MOST_ACCEPTED = 32
 _PAUSE_SECONDS = 1.0
 """How long nobody is accepted after the operating system had no descriptor left."""
 _BACKLOG = 1024
+_DESCRIPTORS = 8192
+"""Open files that a run with clients may need."""
 _MOST_LOGGED = 1000
 
 
@@ -92,6 +95,7 @@ class Listener:
         except OSError as error:
             self._socket.close()
             raise EngineError(f"this process cannot listen for workers ({error}): leave out host=") from error
+        make_room(_DESCRIPTORS)
         self.port: int = self._socket.getsockname()[1]
         selector.register(self._socket, selectors.EVENT_READ, self._accept)
         logger.info("listening for workers on %s port %d", address or "all interfaces", self.port)

@@ -98,7 +98,7 @@ def pack_function(task_id: str, function: Callable[..., Any]) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _dumps(function: BlockFunction) -> bytes:
+def _dumps(function: Callable[..., Any]) -> bytes:
     """Pickle as ``cloudpickle.dumps`` does, but keep the names of source files.
 
     Its newer versions leave them out, and then no traceback of a worker shows a line of the user's code.

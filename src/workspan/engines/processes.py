@@ -23,26 +23,27 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from workspan.engines import wire
 from workspan.engines.child import Child
 from workspan.engines.context import Context
+from workspan.engines.descriptors import make_room
+from workspan.engines.follow import LogWatch
 from workspan.engines.gate import Gate
 from workspan.engines.logs import open_log, prepare_folder
 from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
 from workspan.engines.tcp import asked_host, detected_host
 from workspan.errors import EngineError, WireError
-from workspan.schedule.events import Ended, Ready, Returned, TakenBack
+from workspan.schedule.events import Ended, TakenBack
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from workspan.engines.base import Job, WorkerTask
-    from workspan.engines.wire import Message, ToDriver
+    from workspan.engines.wire import Message
     from workspan.schedule.events import Event
 
 KILL_SECONDS = 2.0
@@ -87,6 +88,7 @@ class Processes:
         self._children: dict[int, Child] = {}
         self._unwatched: set[Child] = set()
         """Children without a process descriptor."""
+        self._log_watch = LogWatch()
         self._timed: set[Child] = set()
         """Children that something is due for."""
         self._outgoing: list[Child] = []
@@ -120,6 +122,7 @@ class Processes:
         self._settings = [{**shared, **task_settings(task)} for task in job.tasks]
         self._functions = functions
         self._folders = folders
+        self._log_watch = LogWatch(show=job.shows_logs)
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._wakes, self._waker = socket.socketpair()
@@ -130,16 +133,12 @@ class Processes:
         self._job = job
         needs_clients = any(task.kind == "worker" or task.function is None for task in job.tasks)
         if needs_clients or job.listen or job.host is not None:
+            host = asked_host(job.host) or (detected_host() if needs_clients else _LOOPBACK)
             try:
-                self._listen(job, needs_clients)
+                self._gate = Gate(job, wire.new_secret(), host, self._selector, self._emit)
             except BaseException:
                 self.close()
                 raise
-
-    def _listen(self, job: Job, needs_clients: bool) -> None:
-        secret = wire.new_secret()
-        host = asked_host(job.host) or (detected_host() if needs_clients else _LOOPBACK)
-        self._gate = Gate(job, secret, host, self._selector, self._emit)
 
     @staticmethod
     def _pack(task: WorkerTask) -> bytes | None:
@@ -202,13 +201,15 @@ class Processes:
         if settings["kind"] == "worker":
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
-            self._make_room()
+            make_room((len(self._children) + 1) * _DESCRIPTORS_A_WORKER + _OTHER_DESCRIPTORS)
             log = None if self._folders is None else open_log(self._folders[task], worker)
             child = Child(worker, settings, function, log)
         except OSError as error:
             self._events.append(Ended(worker, False, f"could not be started: {error}"))
             return
         self._children[worker] = child
+        if log is not None:
+            self._log_watch.add(log, monotonic())
         child.line.watch(self._selector, partial(self._connection_ready, child))
         if child.pidfd is None:
             self._unwatched.add(child)
@@ -360,14 +361,6 @@ class Processes:
         if child.line.queue(message):
             self._outgoing.append(child)
 
-    def _make_room(self) -> None:
-        """Raise the limit of open files when it comes near."""
-        wanted = (len(self._children) + 1) * _DESCRIPTORS_A_WORKER + _OTHER_DESCRIPTORS
-        soft, hard = getrlimit(RLIMIT_NOFILE)
-        if soft != RLIM_INFINITY and soft < wanted and soft != hard:
-            with suppress(OSError, ValueError):
-                setrlimit(RLIMIT_NOFILE, (hard if hard != RLIM_INFINITY else 2 * wanted, hard))
-
     def _look(self, end: float) -> None:
         """Send, wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""
         while self._outgoing:
@@ -378,6 +371,7 @@ class Processes:
             key.data(mask)
         for child in list(self._unwatched):
             self._try_end(child)
+        self._log_watch.tend(monotonic())
         if self._timed:
             self._press_due()
         gate = self._gate
@@ -389,6 +383,7 @@ class Processes:
             return 0.0
         if self._timed:
             end = min(end, *(child.due for child in self._timed))
+        end = min(end, self._log_watch.due)
         if self._gate is not None:
             end = min(end, self._gate.due)
         if end == inf:
@@ -432,43 +427,14 @@ class Processes:
     def _take(self, child: Child, data: bytes) -> None:
         """Turn bytes from *child* into events."""
         try:
-            for message in child.line.opener.feed(data):
-                if type(message) is wire.Result:
-                    self._take_result(child, message)
-                else:
-                    self._take_other(child, message)
+            for event in child.take(data):
+                self._events.append(event)
         except WireError as error:
             child.fault = f"broke the protocol: {error}"
             child.line.close()
             self._press(child)
-
-    def _take_result(self, child: Child, result: wire.Result) -> None:
-        if not child.held or child.held[0] != result.index:
-            raise WireError(f"it returned block {result.index}, which is not the one that it runs")
-        child.held.popleft()
-        stats = None if result.stats is None else wire.unpack_stats(result.stats)
-        self._events.append(Returned(child.worker, result.index, result.ok, result.error, stats, result.steps))
-
-    def _take_other(self, child: Child, message: ToDriver) -> None:
-        if isinstance(message, wire.Hello) and not child.greeted:
-            child.greeted = True
-            if message.version != wire.VERSION:
-                raise WireError(
-                    f"it speaks version {message.version}, this process version {wire.VERSION}: the installation was "
-                    "changed while this process ran; start it again"
-                )
-        elif isinstance(message, wire.Started) and child.greeted and not child.started:
-            child.started = True
-            if not child.is_spawn:
-                self._events.append(Ready(child.worker))
-        elif isinstance(message, wire.Broken) and child.greeted and (child.is_spawn or not child.started):
-            child.broken = message.error
+        if child.is_leaving:
             self._time(child, EXIT_SECONDS)
-        elif isinstance(message, wire.Bye) and (child.is_spawn or (child.stop_sent and not child.held)):
-            child.said_bye = True
-            self._time(child, EXIT_SECONDS)
-        else:
-            raise WireError(f"a {type(message).__name__} message came out of turn")
 
     def _time(self, child: Child, seconds: float) -> None:
         """Give *child* so long to end, if it has no less already."""
@@ -504,6 +470,8 @@ class Processes:
         self._timed.discard(child)
         self._unwatched.discard(child)
         del self._children[child.worker]
+        if child.log is not None:
+            self._log_watch.end(child.log)
         if child.is_spawn and self._gate is not None:
             self._gate.child_ended(child)
         self._events.append(ended)

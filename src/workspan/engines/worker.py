@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.engines.block import run_block
 from workspan.engines.connection import Connection, DriverGoneError, log
 from workspan.engines.failure import failure_text
-from workspan.engines.payload import load_function, load_layout, restore_logging
+from workspan.engines.payload import load_function, load_layout, restore_logging, restore_traceback_style
 from workspan.engines.wire import PACKET_BYTES, VERSION, Broken, Bye, Grant, Hello, Started, Stop, worker_ends
 from workspan.errors import WireError
 from workspan.grid.block import Block, BlockStatus
@@ -66,6 +66,7 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
             if settings["cwd"] is not None:
                 os.chdir(settings["cwd"])
             restore_logging(settings["logging"])
+            restore_traceback_style(settings["traceback_style"])
             layout = load_layout(settings["layout"])
             function = load_function(packed_function)
             profile = Profile() if settings["resource_tracking"] else None

@@ -152,6 +152,7 @@ def execute(
         clock=clock,
         block_tracking=block_tracking,
         log_dir=_log_dir(),
+        shows_logs=config.get("log_mode") == "both",
         has_workers=engine is not None and engine.has_workers,
         is_inline=engine is None,
         listen=listen,

@@ -65,6 +65,8 @@ class Session:
         Open and write tracking stores.
     log_dir
         Folder of the workers' logs, or ``None``.
+    shows_logs
+        Show what workers write to their logs on this process's streams too.
     has_workers
         Blocks travel to workers.
     is_inline
@@ -97,6 +99,7 @@ class Session:
         clock: RunClock,
         block_tracking: bool,
         log_dir: Path | None,
+        shows_logs: bool,
         has_workers: bool,
         is_inline: bool,
         listen: bool = False,
@@ -112,6 +115,7 @@ class Session:
         self.clock = clock
         self.run_id = run_id
         self.log_dir = log_dir
+        self._shows_logs = shows_logs
         self.outcome: str | None = None
         self.signal: signal.Signals | None = None
         self.report: RunReport | None = None
@@ -182,6 +186,7 @@ class Session:
                 for task, book in zip(self.tasks, self.record.books, strict=True)
             ),
             log_dir=self.log_dir,
+            shows_logs=self._shows_logs,
             listen=self._listen or any(task.init_callback_fn is not None for task in self.tasks),
             host=self._host,
         )
