@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -60,3 +61,29 @@ def test_rich_failure(make_run, log_dir):
     assert "voxels = 17" in error
     assert error.endswith("╯\nValueError: look here: 17")
     assert (log_dir / "task0" / "worker_0.err").read_text() == f"block ('task0', 7) failed\n{error}\n"
+
+
+def test_a_worker_that_prints_without_end(make_run, log_dir):
+    """R56: 200 MB without a line end in one block: no deadlock, and the log keeps its head and tail and says so."""
+
+    def prints(block):
+        chunk = b"\xff" * 1_000_000
+        os.write(1, b"the beginning")
+        for _ in range(200):
+            os.write(1, chunk)
+        os.write(1, b"the end")
+
+    run = make_run(Processes(), prints)
+    run.start()
+    assert run.block(0).ok
+    run.engine.stop_worker(0)
+    assert run.ended().clean
+    log = log_dir / "task0" / "worker_0.out"
+    data = log.read_bytes()
+    assert len(data) < 64 << 20
+    assert data.startswith(b"the beginning")
+    assert data.endswith(b"the end")
+    (note,) = [line for line in data.splitlines() if line.startswith(b"---- ")]
+    kept = len(data) - len(note) - data.count(b"\n")
+    assert b"bytes were cut here" in note
+    assert int(note.split()[1].replace(b",", b"")) == 200_000_020 - kept

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import math
 import os
 import re
 import signal
@@ -742,6 +743,31 @@ class TestStart:
         monkeypatch.setattr(sys, "executable", "/bin/false")
         run.engine.start_worker(0, 0)
         assert run.ended().reason == "exit code 1"
+
+    def test_start_has_a_deadline(self, make_run, import_module, gate):
+        """KF-57: an import that hangs ends the worker, and its last words say where it was."""
+        entered, release = gate("entered"), gate("release")
+        load, change = import_module
+        run = make_run(Processes(start_seconds=1.0), load("def work(block): pass\n").work)
+        change(f"open({entered.path!r}, 'w').write('here' + chr(10))\nopen({release.path!r}).read()\n")
+        run.engine.start_worker(0, 0)
+        run.engine.poll(0)
+        entered.wait()
+        end = run.ended()
+        assert run.events == [end]
+        assert end.reason.startswith("did not start within 1 s: the imports of its function hang")
+        assert end.reason.endswith("(killed by SIGABRT)")
+        assert "Fatal Python error: Aborted" in end.stderr_tail
+        assert "line 2 in <module>" in end.stderr_tail
+
+    def test_a_worker_that_started_has_no_such_deadline(self, make_run):
+        """The time to start does not run on: a worker may wait for its first block, or work on it, for longer."""
+        engine = Processes(start_seconds=30.0)
+        run = make_run(engine, nothing)
+        run.start()
+        assert engine._children[0].due == math.inf
+        engine.stop_worker(0)
+        assert run.ended().clean
 
     def test_stop_before_ready(self, make_run):
         """A worker that is stopped while it starts ends clean."""

@@ -209,10 +209,10 @@ class Child:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    def press(self, now: float, kill_after: float) -> None:
-        """Signal the process and all it started: first SIGTERM, and SIGKILL *kill_after* seconds later."""
+    def press(self, now: float, kill_after: float, first: int = signal.SIGTERM) -> None:
+        """Signal the process and all it started: with *first*, and *kill_after* seconds later with SIGKILL."""
         if not self.is_signalled:
-            self._signal(signal.SIGTERM)
+            self._signal(first)
             self._signal(signal.SIGCONT)  # a stopped process gets the first one only when it goes on
             self.is_signalled = True
             self.due = now + kill_after

@@ -71,8 +71,8 @@ class Gate:
     ----------
     job
         The run.
-    secret
-        Of the run.
+    settings, functions
+        What a worker of each task must know, and its packed function; for guests.
     host
         Address that peers dial. All interfaces are listened on unless it is loopback.
     selector
@@ -89,13 +89,16 @@ class Gate:
     def __init__(
         self,
         job: Job,
-        secret: bytes,
+        settings: list[dict[str, Any]],
+        functions: list[bytes | None],
         host: str,
         selector: selectors.BaseSelector,
         emit: Callable[[Event], None],
     ) -> None:
         self._job = job
-        self._secret = secret
+        self._settings = settings
+        self._functions = functions
+        self._context_files: dict[int, Path] = {}
         self._selector = selector
         self._emit = emit
         self._numbers = {task.task_id: number for number, task in enumerate(job.tasks)}
@@ -112,6 +115,7 @@ class Gate:
         self.refused_messages = 0
         """Messages of peers that could not be accepted."""
         self.host = host
+        secret = wire.new_secret()
         self._vault = Vault(job.log_dir, secret)
         try:
             self._listener = Listener(secret, job.run_id, host, selector, self._let_in)
@@ -206,7 +210,7 @@ class Gate:
     # -- how to get here -------------------------------------------------------------------------------------------
 
     def context(self, task: int, worker: int | None) -> Context:
-        """Return what a client needs to work for task number *task*: as the client of a worker, or as a guest."""
+        """Return what a client needs to work for task number *task*: that of a worker, or without one a guest."""
         entry = self._job.tasks[task]
         values: dict[str, object] = {"hostname": self.host, "port": self.port, "task_id": entry.task_id}
         if worker is not None:
@@ -217,18 +221,19 @@ class Gate:
             "run_id": self._job.run_id,
             "secret_file": self._vault.secret_file,
         }
+        function = self._functions[task]
+        if worker is None and function is not None and entry.kind == "block":
+            values["function_file"] = self._vault.write_function(task, self._settings[task], function)
         return Context(**values)
 
-    def guest_context(self, task: int, settings: dict[str, Any], function: bytes | None) -> Context:
-        """Return the context of a guest; with *function*, ``workspan worker`` can run it."""
-        context = self.context(task, None)
-        if function is not None:
-            context["function_file"] = self._vault.write_function(task, settings, function)
-        return context
-
-    def write_context(self, context: Context) -> Path:
-        """Write *context* into a file that only its owner can read."""
-        return self._vault.write(f"{context['task_id']}.context", f"{context.to_env()}\n".encode())
+    def context_file(self, task: int) -> Path:
+        """Return a file with the context of guests of task number *task*, which only its owner can read."""
+        path = self._context_files.get(task)
+        if path is None:
+            context = self.context(task, None)
+            text = f"{context.to_env()}\n"
+            path = self._context_files[task] = self._vault.write(f"{context['task_id']}.context", text.encode())
+        return path
 
     # -- peers -----------------------------------------------------------------------------------------------------
 

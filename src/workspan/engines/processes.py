@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 2.0
 """Time from SIGTERM to SIGKILL."""
+START_SECONDS = 300.0
+"""Time in which a worker must have loaded the user's function."""
 SILENT_EXIT_SECONDS = 1.0
 """Time in which a worker that closed its connection must have ended."""
 EXIT_SECONDS = 30.0
@@ -69,14 +71,18 @@ class Processes:
     ----------
     kill_seconds
         Time from SIGTERM to SIGKILL for a worker that is killed.
+    start_seconds
+        Time that a worker has to start, the imports of the user's function included. One that takes longer is ended
+        (with SIGABRT, so that its log says where it was) and counts as failed.
     """
 
     name = "processes"
     has_workers = True
     has_clients = True
 
-    def __init__(self, *, kill_seconds: float = KILL_SECONDS) -> None:
+    def __init__(self, *, kill_seconds: float = KILL_SECONDS, start_seconds: float = START_SECONDS) -> None:
         self._kill_seconds = kill_seconds
+        self._start_seconds = start_seconds
         self._reset()
 
     def _reset(self) -> None:
@@ -98,7 +104,6 @@ class Processes:
         self._wakes: socket.socket | None = None
         self._memory: MemoryWatch | None = None
         self._gate: Gate | None = None
-        self._context_files: dict[int, Path] = {}
 
     def open(self, job: Job) -> None:
         """Serialise the functions of *job* and make the log folders; no process is started yet.
@@ -135,7 +140,7 @@ class Processes:
         if needs_clients or job.listen or job.host is not None:
             host = asked_host(job.host) or (detected_host() if needs_clients else _LOOPBACK)
             try:
-                self._gate = Gate(job, wire.new_secret(), host, self._selector, self._emit)
+                self._gate = Gate(job, self._settings, functions, host, self._selector, self._emit)
             except BaseException:
                 self.close()
                 raise
@@ -155,45 +160,26 @@ class Processes:
         return 0 if self._gate is None else self._gate.refused_messages
 
     def context(self, task: int, worker: int | None = None) -> Context:
-        """Return what a client needs to work for task number *task*.
-
-        Parameters
-        ----------
-        task
-            Number of the task in the job.
-        worker
-            Number of the worker whose client it is; ``None``: a guest.
+        """Return what a client needs to work for task number *task*: that of *worker*, or without one a guest.
 
         Raises
         ------
         EngineError
-            Nothing listens for clients.
+            Nothing listens for clients; also for :meth:`context_file`.
         """
-        job = self._require_job()
-        if self._gate is None:
-            raise EngineError("this run does not listen for clients: ask for it with host= or with a Server")
-        if worker is not None:
-            return self._gate.context(task, worker)
-        function = self._functions[task] if job.tasks[task].kind == "block" else None
-        return self._gate.guest_context(task, self._settings[task], function)
+        return self._require_gate().context(task, worker)
 
     def context_file(self, task: int) -> Path:
-        """Write the context of guests of task number *task* into a file that only its owner can read."""
-        path = self._context_files.get(task)
-        if path is None:
-            context = self.context(task)
-            assert self._gate is not None
-            path = self._context_files[task] = self._gate.write_context(context)
-        return path
+        """Return a file with the context of guests of task number *task*, which only its owner can read."""
+        return self._require_gate().context_file(task)
 
     # -- what the engine is told -----------------------------------------------------------------------------------
 
     def start_worker(self, worker: int, task: int) -> None:
         """Start a process; a process that cannot be started is reported as ended."""
-        job = self._require_job()
         function = self._functions[task]
         if function is None:
-            task_id = job.tasks[task].task_id
+            task_id = self._require_job().tasks[task].task_id
             raise EngineError(f"task {task_id!r} has no block function: no worker can be started for it")
         if worker in self._children:
             raise EngineError(f"worker {worker} was started before: give each worker a number of its own")
@@ -217,6 +203,7 @@ class Processes:
             self._selector.register(child.pidfd, selectors.EVENT_READ, partial(self._process_ready, child))
         if not child.feed_payload():
             self._selector.register(child.lifeline, selectors.EVENT_WRITE, partial(self._payload_ready, child))
+        self._time(child, self._start_seconds)
         if child.is_spawn and self._gate is not None:
             self._gate.expect(child)
 
@@ -354,6 +341,12 @@ class Processes:
             raise EngineError("the engine is not open: call open(job) first")
         return self._job
 
+    def _require_gate(self) -> Gate:
+        self._require_job()
+        if self._gate is None:
+            raise EngineError("this run does not listen for clients: ask for it with host= or with a Server")
+        return self._gate
+
     def _emit(self, event: Event) -> None:
         self._events.append(event)
 
@@ -427,8 +420,11 @@ class Processes:
     def _take(self, child: Child, data: bytes) -> None:
         """Turn bytes from *child* into events."""
         try:
+            was_started = child.started
             for event in child.take(data):
                 self._events.append(event)
+            if child.started is not was_started and not child.is_signalled:
+                child.due = inf
         except WireError as error:
             child.fault = f"broke the protocol: {error}"
             child.line.close()
@@ -448,7 +444,13 @@ class Processes:
     def _press_due(self) -> None:
         now = monotonic()
         for child in list(self._timed):
-            if child.due <= now:
+            if child.due <= now and not (child.started or child.is_signalled or child.is_leaving):
+                child.fault = (
+                    f"did not start within {self._start_seconds:g} s: the imports of its function hang or take longer; "
+                    "its log says where it was, Processes(start_seconds=...) gives it more time"
+                )
+                child.press(now, self._kill_seconds, signal.SIGABRT)
+            elif child.due <= now:
                 child.press(now, self._kill_seconds)
             if child.due == inf:
                 self._timed.discard(child)
