@@ -177,14 +177,14 @@ class Processes:
 
     def start_worker(self, worker: int, task: int) -> None:
         """Start a process; a process that cannot be started is reported as ended."""
+        entry = self._require_job().tasks[task]
         function = self._functions[task]
         if function is None:
-            task_id = self._require_job().tasks[task].task_id
-            raise EngineError(f"task {task_id!r} has no block function: no worker can be started for it")
+            raise EngineError(f"task {entry.task_id!r} has no block function: no worker can be started for it")
         if worker in self._children:
             raise EngineError(f"worker {worker} was started before: give each worker a number of its own")
         settings = self._settings[task]
-        if settings["kind"] == "worker":
+        if entry.kind == "worker":
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
             make_room((len(self._children) + 1) * _DESCRIPTORS_A_WORKER + _OTHER_DESCRIPTORS)
