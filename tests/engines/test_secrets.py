@@ -23,7 +23,7 @@ def leaves_traces(block):
 
 def test_secret_is_nowhere_to_be_seen(make_run, monkeypatch, log_dir):
     """The secret is in no argument, environment, log or message, in no spelling (R47, D6)."""
-    monkeypatch.setattr(child_module, "new_secret", lambda: SECRET)
+    monkeypatch.setattr(child_module.wire, "new_secret", lambda: SECRET)
     run = make_run(Processes(), leaves_traces)
     run.start()
     run.block(0)

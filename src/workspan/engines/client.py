@@ -76,12 +76,13 @@ class Client:
 
     Examples
     --------
-    >>> client = Client()
-    >>> while True:
-    ...     with client.acquire_block() as block:
-    ...         if block is None:
-    ...             break
-    ...         process(block)
+    >>> def work():
+    ...     client = Client()
+    ...     while True:
+    ...         with client.acquire_block() as block:
+    ...             if block is None:
+    ...                 break
+    ...             process(block)
     """
 
     def __init__(self, context: Context | None = None) -> None:

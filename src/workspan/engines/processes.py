@@ -367,9 +367,8 @@ class Processes:
         self._log_watch.tend(monotonic())
         if self._timed:
             self._press_due()
-        gate = self._gate
-        if gate is not None and monotonic() >= gate.due:
-            gate.expire(monotonic())
+        if self._gate is not None and monotonic() >= self._gate.due:
+            self._gate.expire(monotonic())
 
     def _wait_seconds(self, end: float) -> float | None:
         if self._events or self._woken:

@@ -41,9 +41,10 @@ class Server:
     Examples
     --------
     >>> server = Server()
-    >>> thread = threading.Thread(target=server.run_blockwise, args=(task,))
-    >>> thread.start()
-    >>> server.context("segment").to_env()  # for a worker that somebody starts
+    >>> def run():  # in a thread; meanwhile server.context("segment") is for workers that somebody else starts
+    ...     states = server.run_blockwise(task)
+    >>> server.port is None
+    True
     """
 
     def __init__(self, stop_event: threading.Event | None = None, host: str | None = None) -> None:
