@@ -13,6 +13,8 @@ from workspan.report._value import Value, check
 from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, TaskPlace, WorkerRecord, WorkersSummary
 
 if TYPE_CHECKING:
+    from workspan.report.frames import Kind
+    from workspan.report.windows import Window
     from workspan.store.reader import StoreReader
     from workspan.store.records import BlockRecord
 
@@ -96,6 +98,14 @@ class TaskReport(_Report):
         """Work over span: beyond so many workers the task cannot get faster. ``None``: not measured."""
         return _ratio(self.work_seconds, self.span_seconds)
 
+    @property
+    def has_room_for_workers(self) -> bool:
+        """Whether the blocks' dependencies let at least twice the workers of this run work at once.
+
+        That is what the blocks allow; whether disks and memory do is not known here.
+        """
+        return bool(self.workers.count) and (self.parallelism or 0.0) >= 2 * self.workers.count
+
     def worker(self, id: int) -> WorkerRecord:
         """Return the record of one worker.
 
@@ -146,6 +156,77 @@ class TaskReport(_Report):
             The task has no tracking store, or it is gone.
         """
         return list(self._store().block_records())
+
+    def to_frame(self, kind: Kind = "arrow") -> Any:
+        """Return every recorded block as a table, a row a block in C order of the tracking grid, as the store is now.
+
+        Parameters
+        ----------
+        kind
+            ``"arrow"``: a ``pyarrow.Table``; ``"pandas"``: a ``pandas.DataFrame`` of nullable types.
+
+        Returns
+        -------
+        pyarrow.Table | pandas.DataFrame
+            ``block_id``, the position ``cell_0`` ... in the tracking grid, ``done``, ``failures`` (attempts that did
+            not succeed, over all runs of the store), ``worker_id``, ``sent_at`` and ``returned_at`` (seconds since the
+            epoch), ``wall_seconds``, ``cpu_seconds``, ``peak_rss_bytes``, ``io_read_bytes``, ``io_write_bytes``,
+            ``gpu_util_pct``, ``gpu_mem_bytes``, and ``steps/<name>`` for the self seconds of each step. What was not
+            measured is null. Ids that need more than 63 bits make ``block_id`` a column of text.
+
+        Raises
+        ------
+        NoStoreError
+            The task has no tracking store, or it is gone.
+        MissingExtraError
+            pandas is asked for and not installed.
+        """
+        from workspan.report.frames import block_frame, check_kind
+
+        check_kind(kind)
+        store = self._store()
+        return block_frame(store.table(), len(store.cell_counts), kind)
+
+    def workers_frame(self, kind: Kind = "arrow") -> Any:
+        """Return the workers of this run as a table, a row a worker by id; empty if the run had none.
+
+        Parameters
+        ----------
+        kind
+            As of :meth:`to_frame`.
+
+        Returns
+        -------
+        pyarrow.Table | pandas.DataFrame
+            The fields of :class:`WorkerRecord`: ``worker_id``, ``startup_seconds``, ``blocks``, ``blocks_failed``,
+            ``compute_n``, ``compute_mean_seconds``, ``compute_total_seconds``, the same of ``idle``,
+            ``final_wait_seconds``, ``teardown_seconds``, ``exit`` and ``text``.
+
+        Raises
+        ------
+        MissingExtraError
+            pandas is asked for and not installed.
+        """
+        from workspan.report.frames import check_kind, worker_frame
+
+        check_kind(kind)
+        return worker_frame(self.workers, kind)
+
+    def timeline(self) -> list[Window]:
+        """Rebuild from the store who did which block when, in the order in which blocks were sent.
+
+        The blocks that this run completed, each with its successful attempt, to a microsecond. Blocks that a later run
+        into the same store did again have that run's stamps, and are not among them.
+
+        Raises
+        ------
+        NoStoreError
+            The task has no tracking store, or it is gone; or the store has no stamps, since no run had
+            ``resource_tracking=True``.
+        """
+        from workspan.report.windows import windows
+
+        return windows(self._store(), self.started_at, self.ended_at)
 
     def _store(self) -> StoreReader:
         from workspan.store.tracking import TrackingStore
