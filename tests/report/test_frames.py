@@ -110,7 +110,7 @@ class TestBlocks:
         frame = task_report(tracking_path=str(tmp_path / "seg")).to_frame()
         assert (frame.num_rows, frame.column_names) == (0, [*FIRST, *COST, *GPU])
 
-    @pytest.mark.parametrize("furthest", [3, 2**20, 2**21, 2**62], ids="{:.0e}".format)
+    @pytest.mark.parametrize("furthest", [3, 2**20, 1_400_000, 2**21, 2**62], ids="{:.0e}".format)
     def test_ids_are_exact_however_large(self, furthest):
         """Ids that fit 64 bits are integers, larger ones text; none is rounded or wraps around (B9)."""
         cells = np.array([[0, 0, 1], [furthest, furthest // 2, furthest - 1]], np.int64)

@@ -103,6 +103,20 @@ class TestCriticalPaths:
         seconds = {(0, index): float(index) for index in range(6)} | {(1, 0): 0.5}
         assert paths(spec, seconds) == ([5.0, 0.5], 5.5)
 
+    def test_a_skipped_task_passes_the_path_on(self):
+        """Of three tasks in a row the middle one was skipped: the chain leads through it, block by block (B28)."""
+        layout = Layout((0,), (30,), (0,), (10,), (0,), (10,), "valid", False)
+        spec = PipelineSpec(tuple(TaskSpec(name, layout) for name in "abc"), ((0, 1), (1, 2)))
+        seconds = {(0, 0): 1.0, (0, 1): 4.0, (2, 0): 16.0, (2, 1): 2.0}
+        assert paths(spec, seconds) == ([4.0, 0.0, 16.0], 17.0) == brute_paths(spec, seconds)
+
+    def test_a_task_without_blocks(self):
+        """A region too small for a block waits for nothing and holds nobody up."""
+        none = Layout((0, 0), (30, 5), (0, 0), (10, 10), (0, 0), (10, 10), "valid", False)
+        some = Layout((0, 0), (30, 10), (0, 0), (10, 10), (0, 0), (10, 10), "valid", False)
+        spec = PipelineSpec((TaskSpec("a", some), TaskSpec("b", none), TaskSpec("c", none)), ((0, 1), (1, 2)))
+        assert paths(spec, {(0, 0): 1.0}) == ([1.0, 0.0, 0.0], 1.0)
+
     def test_nothing_at_all(self):
         """A run of no tasks has no path."""
         assert critical_paths([], [], [], []) == ([], 0.0)

@@ -60,15 +60,16 @@ def input_counts(relation: Relation, flags: NDArray[np.bool_] | None) -> NDArray
 
 
 def latest_inputs(relation: Relation, ends: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Per block of the reader: the largest of *ends* over the source blocks that it reads, 0 if it reads none.
+    """Per block of the reader: the largest of *ends* over the source blocks that it reads.
 
-    The largest of a box is that of the largest of its rows, so one axis after the other is folded.
+    The largest of a box is that of the largest of its rows, so one axis after the other is folded. Every block reads
+    some: :meth:`Relation.check` refuses others.
     """
+    if not (ends.size and relation.reader.num_blocks):
+        return np.zeros(relation.reader.counts, np.float32)
     for axis, (low, high) in enumerate(map(_ranges, relation.axes)):
-        if not ends.size:
-            return np.zeros(relation.reader.counts, np.float32)
-        if (high - low <= 1).all():  # the same tiling on both sides, or a finer one here
-            ends = ends.take(np.minimum(low, ends.shape[axis] - 1), axis)
+        if (high - low == 1).all():  # the same tiling on both sides, or a finer one here
+            ends = ends.take(low, axis)
         else:
             # Bounds come in pairs; what lies between one pair and the next is folded too, and left out. An end may be
             # that of the axis, which is no index: one more entry makes it one.
@@ -76,9 +77,6 @@ def latest_inputs(relation: Relation, ends: NDArray[np.float32]) -> NDArray[np.f
             bounds = np.stack([low, high], axis=1).reshape(-1)
             every_other = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(ends.ndim))
             ends = np.maximum.reduceat(np.pad(ends, pad), bounds, axis)[every_other]
-        empty = low >= high
-        if empty.any():
-            ends = np.where(empty.reshape([-1 if a == axis else 1 for a in range(ends.ndim)]), np.float32(0), ends)
     return np.ascontiguousarray(ends)
 
 
