@@ -150,8 +150,9 @@ class RunRecord:
             label = worker if self._has_workers else None
             book.store.record_done(index, stats, label, at(sent_at), at(returned_at), steps)
         elapsed = returned_at - sent_at
-        if book.times is not None:
-            book.times[index] = stats.wall_seconds if book.tracked and stats is not None else elapsed
+        times = book.times
+        if times is not None:
+            times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
         book.aggregate.done(elapsed, stats, steps)
         book.timeline.returned(worker, sent_at, returned_at, ok=True)
 
