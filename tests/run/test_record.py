@@ -240,3 +240,20 @@ class TestRecord:
             run.worker_ended(worker, 1.0, how, text)
         dirty, clean = run.report(outcome=None, ended_at=1.0)["t0"].workers.records
         assert (dirty.text[:11], len(dirty.text), clean.text) == ("exit code 3", 2000, None)
+
+    @pytest.mark.parametrize("where", ["at the start", "at the end"])
+    def test_without_memory_there_is_no_span_but_a_report(self, record, monkeypatch, caplog, where):
+        """A figure that there is no memory for is None, and costs neither the run nor the rest of its report."""
+
+        def refuses(*args):
+            raise MemoryError
+
+        if where == "at the start":
+            monkeypatch.setattr("workspan.run.record._times", refuses)
+        else:
+            monkeypatch.setattr("workspan.report.span.critical_paths", refuses)
+        run = record(LINE)
+        run.block_done(0, 1, 0, 0.0, 1.0, None, None)
+        report = run.report(outcome=None, ended_at=1.0)
+        assert (report.work, report.span, report["t0"].span, report["t0"].parallelism) == (1.0, None, None, None)
+        assert "the span of run r1 is not known" in caplog.text

@@ -5,6 +5,7 @@ There is one counter. What the report counts is what the store recorded is what 
 
 from __future__ import annotations
 
+import logging
 import mmap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from workspan.schedule.events import Cause, Exit, SkipReason, Steps
     from workspan.schedule.state import TaskState
     from workspan.store.tracking import TrackingStore
+
+logger = logging.getLogger(__name__)
 
 _WORST = ("completed", "incomplete", "abandoned", "interrupted", "error")
 
@@ -93,10 +96,15 @@ class RunRecord:
         self._task_of: dict[int, int] = {}
         self._edges = edges
         self._span: tuple[list[float | None], float | None] | None = None
+        self._has_times = True
+        """Every task whose blocks wait for others has room for their times."""
         joined = {task for edge in edges or () for task in edge}
         for number, book in enumerate(self.books):
             if number in joined or book.layout.num_levels > 1:
-                book.times = _times(book.layout.num_blocks)
+                try:
+                    book.times = _times(book.layout.num_blocks)
+                except (OSError, MemoryError):  # a figure less, and not the run
+                    self._has_times = False
 
     # -- the scheduler's calls -------------------------------------------------------------------------------------
 
@@ -232,21 +240,36 @@ class RunRecord:
         )
 
     def _spans(self) -> tuple[list[float | None], float | None]:
-        """Longest path through each task, and through all: ``None`` where nothing ran or the edges are not known."""
-        works = [book.aggregate.work()[0] for book in self.books]
-        longest = own = [book.aggregate.longest() for book in self.books]
-        whole = max(longest, default=0.0)
-        if any(book.times is not None for book in self.books):
-            from workspan.report.span import critical_paths
+        """Longest path through each task, and through all.
 
-            layouts, times = [book.layout for book in self.books], [book.times for book in self.books]
-            own, whole = critical_paths(layouts, self._edges or (), times, longest)
+        ``None`` where nothing ran, where the edges are not known, or if there is no memory for the search.
+        """
+        works = [book.aggregate.work()[0] for book in self.books]
+        longest = [book.aggregate.longest() for book in self.books]
+        try:
+            own, whole = self._paths(longest)
+        except MemoryError:
+            logger.warning("the span of run %s is not known: there is no memory to find it", self.run_id)
+            return [None] * len(self.books), None
         # Times are kept in single precision: a chain of all blocks must not seem longer than their sum.
         spans = [None if w is None else min(w, max(most, s)) for w, most, s in zip(works, longest, own, strict=True)]
         measured = [span for span in spans if span is not None]
         if not measured or (self._edges is None and len(self.books) > 1):
             return spans, None
         return spans, min(sum(work or 0.0 for work in works), max(whole, *measured))
+
+    def _paths(self, longest: list[float]) -> tuple[list[float], float]:
+        """Use up the times of the blocks for their longest paths."""
+        times = [book.times for book in self.books]
+        for book in self.books:
+            book.times = None
+        if not self._has_times:
+            raise MemoryError
+        if all(buffer is None for buffer in times):  # no block waits for another
+            return longest, max(longest, default=0.0)
+        from workspan.report.span import critical_paths
+
+        return critical_paths([book.layout for book in self.books], self._edges or (), times, longest)
 
     def _task_report(
         self,
