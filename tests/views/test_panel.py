@@ -139,7 +139,7 @@ class TestWork:
         blocks = replace(make.TRACKED, round_trip=make.NOTHING, overhead=None)
         alone = replace(report, blocks=blocks, workers=make.workers([]))
         text = render_panel(replace(make.run_report(alone), span_seconds=1.0))
-        assert text.splitlines()[-1] == "  work 6.0 s   span 1.0 s   parallelism 6.0"  # and no line about all tasks of one
+        assert text.splitlines()[-1] == "  work 6.0 s   span 1.0 s   parallelism 6.0"  # none about all
 
     @pytest.mark.parametrize(("basis", "told"), [("round trip", "(from round trips)"), ("call", "(from calls)")])
     def test_another_basis_is_told(self, make, basis, told):
