@@ -1,4 +1,4 @@
-"""What workers cost beyond a block: the first block of a run, clients, strangers at the door, two thousand connections."""
+"""What workers cost beyond a block: the first block of a run, clients, strangers at the door, 2,000 connections."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def crowd(count: int, seconds: float) -> float:
 
 
 def be_the_crowd(count: int, seconds: float, text: str) -> None:
-    """The other end of :func:`crowd`: all clients in one process, as a single busy host would be."""
+    """Be the other end of :func:`crowd`: all clients in one process, as a single busy host would be."""
     from workspan.engines.descriptors import make_room
 
     make_room(2 * count + 100)

@@ -20,6 +20,7 @@ __all__ = [
     "LayoutMismatchError",
     "MissingExtraError",
     "NoStoreError",
+    "NotInReportError",
     "StalledError",
     "StoreFullError",
     "StoreLockedError",
@@ -82,6 +83,13 @@ class NoStoreError(WorkspanError, LookupError):
 
 class BlockNotFoundError(WorkspanError, IndexError):
     """A coordinate outside the tracking grid."""
+
+
+class NotInReportError(WorkspanError, KeyError):
+    """A report was asked for a task or a worker that its run did not have."""
+
+    # A KeyError's own text is the repr of its argument.
+    __str__ = Exception.__str__
 
 
 class AbandonedError(WorkspanError, RuntimeError):

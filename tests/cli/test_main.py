@@ -49,7 +49,7 @@ def test_help_lists_the_commands(run: Run, words: tuple[str, ...]) -> None:
     """Without a command, or asked for help, the command says what it can do and what its exit codes mean."""
     ended = run(*words)
     assert (ended.returncode, ended.stderr) == (0, "")
-    for text in ("demo", "report", "Exit codes", "--traceback"):
+    for text in ("demo", "report", "repair", "Exit codes", "--traceback"):
         assert text in ended.stdout
 
 
@@ -129,6 +129,8 @@ REFUSED = [
     (("demo", "--out", "taken", "--fresh"), "holds 'brain.zarr', which no demo made"),
     (("dmeo",), 'Unknown command "dmeo"'),
     (("report",), "PATH"),
+    (("repair",), "PATH"),
+    (("repair", "nowhere"), "there is no tracking store at "),
     (("report", "nowhere"), "'nowhere' holds no recorded run"),
 ]
 

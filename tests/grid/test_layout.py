@@ -6,10 +6,11 @@ from math import prod
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.layouts import brute_boxes, layouts, overlap
 from workspan.errors import ConfigurationError
-from workspan.grid import Layout, pyramid_number
+from workspan.grid import Layout, pyramid_cell, pyramid_number
 from workspan.grid.neighbours import ConflictGraph
 
 
@@ -88,6 +89,19 @@ class TestIds:
     )
     def test_pyramid_numbers_of_the_specification(self, cell, number):
         """B9: the vectors."""
+        assert pyramid_number(cell) == number
+
+    @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=5).map(tuple))
+    def test_a_pyramid_number_leads_back_to_its_cell(self, cell):
+        """B9: every cell is found again from its number."""
+        assert pyramid_cell(pyramid_number(cell), len(cell)) == cell
+
+    @given(st.integers(0, 10**30), st.integers(1, 5))
+    def test_every_number_is_that_of_one_cell(self, number, rank):
+        """B9: numbers have no gaps: each leads to a cell of whole coordinates, and back."""
+        cell = pyramid_cell(number, rank)
+        assert len(cell) == rank
+        assert min(cell) >= 0
         assert pyramid_number(cell) == number
 
     def test_ids_of_the_square(self):

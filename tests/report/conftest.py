@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from workspan.measure.stats import Stat, Welford
-from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, WorkerRecord, WorkersSummary
+from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, TaskPlace, WorkerRecord, WorkersSummary
 from workspan.report.task import RunReport, TaskReport
 
 
@@ -33,6 +33,7 @@ def report_strategies() -> tuple[st.SearchStrategy[TaskReport], st.SearchStrateg
         final_wait=st.none() | seconds,
         teardown=st.none() | seconds,
         exit=st.none() | st.sampled_from(["clean", "error", "timeout", "interrupted"]),
+        text=st.none() | st.text(),
     )
     workers = st.builds(
         WorkersSummary,
@@ -80,9 +81,16 @@ def report_strategies() -> tuple[st.SearchStrategy[TaskReport], st.SearchStrateg
         work_seconds=st.none() | seconds,
         work_basis=st.none() | st.sampled_from(["wall", "round trip", "call"]),
         failed_blocks=st.lists(failure, max_size=2).map(tuple),
+        span_seconds=st.none() | seconds,
+        place=st.none() | st.builds(TaskPlace, position=count, tasks=count, span_seconds=st.none() | seconds),
     )
     run = st.builds(
-        RunReport, run_id=st.text(), **times, outcome=outcome, tasks=st.dictionaries(st.text(), task, max_size=2)
+        RunReport,
+        run_id=st.text(),
+        **times,
+        outcome=outcome,
+        tasks=st.dictionaries(st.text(), task, max_size=2),
+        span_seconds=st.none() | seconds,
     )
     return task, run
 

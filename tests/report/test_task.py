@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workspan.errors import InvalidMetadataError, WorkspanError
-from workspan.grid import Block, Layout, pyramid_number
+from workspan.errors import InvalidMetadataError, NotInReportError, WorkspanError
+from workspan.grid import Block, Layout
 from workspan.measure.profile import BlockStats
 from workspan.measure.stats import Stat, Welford
-from workspan.report.parts import StepSummary
-from workspan.report.task import RunReport, TaskReport, _cell
+from workspan.report.parts import StepSummary, TaskPlace
+from workspan.report.task import RunReport, TaskReport
 from workspan.store.tracking import TrackingStore
 
 B158 = [
@@ -48,7 +48,7 @@ B150 = [
     "trend",
 ]
 B151 = ["count", "startup", "idle", "compute", "final_wait", "teardown", "exits", "unmanaged_clients", "records"]
-RECORD = ["id", "startup", "blocks", "blocks_failed", "idle", "compute", "final_wait", "teardown", "exit"]
+RECORD = ["id", "startup", "blocks", "blocks_failed", "idle", "compute", "final_wait", "teardown", "exit", "text"]
 
 generous = settings(suppress_health_check=[HealthCheck.too_slow])
 
@@ -86,7 +86,14 @@ class TestRoundTrip:
         """The line has the keys of B158, its sections the names of B150 and B151, and a Stat its six figures (B158)."""
         data = task_report().to_json()
         assert list(data)[: len(B158)] == B158
-        assert list(data)[len(B158) :] == ["steps", "work_seconds", "work_basis", "failed_blocks"]
+        assert list(data)[len(B158) :] == [
+            "steps",
+            "work_seconds",
+            "work_basis",
+            "failed_blocks",
+            "span_seconds",
+            "place",
+        ]
         assert list(data["blocks"]) == B150
         assert list(data["workers"]) == B151
         assert list(data["workers"]["records"][0]) == RECORD
@@ -118,17 +125,19 @@ class TestRoundTrip:
         """Keys of a later version, at any depth, do not disturb the reader (B158)."""
         report = task_report()
         data = report.to_json()
-        data["span"] = 1.5
+        data["spin"] = 1.5
+        data["place"] = {"position": 0, "tasks": 1, "span_seconds": None, "hosts": 3}
         data["blocks"]["colour"] = "red"
         data["workers"]["records"][0]["host"] = {"name": "node7"}
         data["blocks"]["round_trip"]["p99"] = 1.0
-        assert TaskReport.from_json(data) == report
+        assert TaskReport.from_json(data) == replace(report, place=TaskPlace(0, 1))
 
     def test_lines_without_the_later_keys_are_read(self, task_report):
-        """A line that has the keys of B158 alone gives a report with no steps and unknown work (B158)."""
+        """A line that has the keys of B158 alone gives a report with no steps, and work and span unknown (B158)."""
         data = {key: value for key, value in task_report().to_json().items() if key in B158}
         report = TaskReport.from_json(data)
         assert (report.steps, report.work_seconds, report.failed_blocks) == ({}, None, ())
+        assert (report.work, report.span, report.parallelism, report.place) == (None, None, None, None)
         assert report == task_report()
 
     def test_whole_numbers_are_read_as_seconds(self, task_report):
@@ -201,6 +210,17 @@ class TestWorker:
         with pytest.raises(KeyError, match="task 'seg' had no worker 1: the ids of its 2 are 0, 2"):
             task_report().worker(1)
 
+    @pytest.mark.parametrize(
+        "ask", [lambda report: report.worker(1), lambda report: RunReport("r1", 0.0, 1.0, 1.0, "completed", {})["b"]]
+    )
+    def test_what_is_not_in_a_report_is_an_error_of_ours(self, task_report, ask):
+        """It derives from WorkspanError as well as from KeyError, reads as a sentence, and crosses processes (D50)."""
+        with pytest.raises(WorkspanError, match=r"^(task 'seg'|the run) had no ") as caught:
+            ask(task_report())
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert isinstance(again, KeyError)
+        assert (type(again), str(again)) == (NotInReportError, caught.value.args[0])
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -267,10 +287,26 @@ class TestBlocks:
         """A report is made, printed and compared without its store: only single blocks need it."""
         assert "seg" in repr(through_json(task_report(tracking_path="run/gone")))
 
-    @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=5).map(tuple))
-    def test_a_spatial_id_leads_back_to_its_cell(self, cell):
-        """The position found from a block's id is the one from which the id was made (B9)."""
-        assert _cell(pyramid_number(cell), len(cell)) == cell
+
+class TestWork:
+    def test_parallelism_is_work_over_span(self, task_report):
+        """Ten seconds of work in a longest chain of four leave room for 2.5 workers."""
+        report = replace(task_report(), work_seconds=10.0, work_basis="wall", span_seconds=4.0)
+        assert (report.work, report.span, report.parallelism) == (10.0, 4.0, 2.5)
+
+    def test_a_run_adds_up_its_tasks(self, task_report):
+        """The run's work is that of its tasks; one that ran nothing adds nothing; mixed bases are told (D42)."""
+        one = replace(task_report("a"), work_seconds=10.0, work_basis="wall", span_seconds=4.0)
+        two = replace(one, work_seconds=2.0, work_basis="round trip")
+        run = RunReport("r1", 0.0, 1.0, 1.0, "completed", {"a": one, "b": two, "c": task_report("c")}, 6.0)
+        assert (run.work, run.span, run.parallelism, run.work_basis) == (12.0, 6.0, 2.0, "mixed")
+        assert replace(run, tasks={"a": one, "c": task_report("c")}).work_basis == "wall"
+
+    def test_what_was_not_measured_is_none(self, task_report):
+        """A run that executed nothing has no work, span or parallelism: None, never 0; nor does 0 s of span divide."""
+        run = RunReport("r1", 0.0, 1.0, 1.0, "completed", {"a": task_report("a")})
+        assert (run.work, run.span, run.parallelism, run.work_basis) == (None,) * 4
+        assert replace(task_report(), work_seconds=0.0, span_seconds=0.0).parallelism is None
 
 
 class TestRunReport:

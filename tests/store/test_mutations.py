@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from helpers.repairs import announced_repair
 from workspan.errors import InvalidMetadataError, LayoutMismatchError, TrackingError, WorkspanError
 from workspan.grid import Layout
 from workspan.measure.profile import BlockStats
-from workspan.store.repair import repair
 from workspan.store.tracking import TrackingStore
 
 EXAMPLES = 10_000 if os.environ.get("WORKSPAN_FULL") == "1" else 300
@@ -193,7 +193,7 @@ def test_garbage_never_counts_as_done(template: dict[str, bytes], folder: Path, 
 @settings(max_examples=EXAMPLES // 10, suppress_health_check=list(HealthCheck))
 @given(changes=CHANGES)
 def test_a_repaired_store_opens(template: dict[str, bytes], folder: Path, changes: list[Change]) -> None:
-    """After a repair no block is done that was not done before, and the store can be used (R28)."""
+    """After a repair, which a dry run announced, no block is done that was not, and the store can be used (R28)."""
     drawn = dict(change.of(template) for change in changes)
     path = folder / "repaired" / "seg"
     restore(path, template)
@@ -203,7 +203,7 @@ def test_a_repaired_store_opens(template: dict[str, bytes], folder: Path, change
     with suppress(WorkspanError):
         TrackingStore.peek(path).table()
     try:
-        repair(path)
+        announced_repair(path)
         store = TrackingStore.open(path, LAYOUT, resource_tracking=True)
     except (InvalidMetadataError, LayoutMismatchError):
         beyond = True

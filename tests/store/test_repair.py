@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.repairs import announced_repair as repair
+from helpers.repairs import files
 from workspan.errors import InvalidMetadataError, NoStoreError, StoreLockedError, TrackingError
 from workspan.grid import Layout
 from workspan.store.hash import layout_hash
 from workspan.store.lock import beside
-from workspan.store.repair import delete_store, repair
+from workspan.store.repair import delete_store
+from workspan.store.repair import repair as dry_repair
 from workspan.store.runs import append_run
 from workspan.store.tracking import TrackingStore
 
@@ -68,6 +71,19 @@ def test_bad_cells_are_reset_and_kept(tracked: Path, row: Layout) -> None:
     assert sorted(records) == [1, 3, 4, 7, 8]  # what was reset has no stamps left that could be taken for a record
     assert records[7].failures == 2
     assert repair(tracked)
+
+
+def test_a_dry_run_changes_nothing(tracked: Path) -> None:
+    """A dry run says what a repair would put right and reset, and leaves every byte as it is (R28)."""
+    cells(tracked, "done", "u1", n0=7)
+    os.truncate(tracked / "wall_seconds" / "c" / "0", 14)
+    (tracked / "steps" / "read" / "zarr.json").write_text("{")
+    before = files(tracked.parent)
+    report = dry_repair(tracked, dry_run=True)
+    assert (files(tracked.parent), report.backup) == (before, None)
+    assert not report
+    assert report.reset == 3
+    assert [fix.part for fix in report.fixes] == ["wall_seconds", "done", "done", "steps/read"]
 
 
 @pytest.mark.parametrize(

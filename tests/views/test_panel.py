@@ -114,6 +114,47 @@ def steps(make):
     }
 
 
+WORK = {"work_seconds": 603.0, "work_basis": "wall", "span_seconds": 1.9}
+
+
+class TestWork:
+    """Work, span and parallelism."""
+
+    def test_a_task_that_could_use_more_workers(self, make, golden, steps):
+        """Between steps and workers one line says what the blocks cost and what no number of workers saves (D48)."""
+        report = replace(make.task_report(steps=steps), **WORK)
+        golden("panel-work", render_panel(make.run_report(report)))
+
+    def test_several_tasks_are_summed_up(self, make, golden):
+        """A run of several tasks ends with the work and the span of all; a mixed basis is told (D42)."""
+        one = replace(make.task_report("smooth"), **WORK)
+        two = replace(make.task_report("classes", blocks=make.UNTRACKED), **{**WORK, "work_basis": "round trip"})
+        golden("panel-work-of-tasks", render_panel(replace(make.run_report(one, two), span_seconds=3.8)))
+
+    def test_the_hint_needs_room_for_twice_the_workers(self, make):
+        """Three workers and a parallelism of 6.0: more can help; of 5.9, or without workers, nothing is promised."""
+        report = replace(make.task_report(), work_seconds=6.0, work_basis="wall", span_seconds=1.0)
+        assert "parallelism 6.0   (more workers can help)\n" in render_panel(make.run_report(report))
+        assert "parallelism 5.9\n" in render_panel(make.run_report(replace(report, work_seconds=5.9)))
+        blocks = replace(make.TRACKED, round_trip=make.NOTHING, overhead=None)
+        alone = replace(report, blocks=blocks, workers=make.workers([]))
+        text = render_panel(replace(make.run_report(alone), span_seconds=1.0))
+        assert text.splitlines()[-1] == "  work 6.0 s   span 1.0 s   parallelism 6.0"  # none about all
+
+    @pytest.mark.parametrize(("basis", "told"), [("round trip", "(from round trips)"), ("call", "(from calls)")])
+    def test_another_basis_is_told(self, make, basis, told):
+        """Without resource tracking the line says from which times it comes (D42)."""
+        report = replace(make.task_report(), work_seconds=4.0, work_basis=basis, span_seconds=1.0)
+        assert f"  work 4.0 s   span 1.0 s   parallelism 4.0   {told}\n" in render_panel(make.run_report(report))
+
+    def test_what_was_not_measured_is_not_shown(self, make):
+        """Without a span there is no line at all: a dash would say nothing, a 0 would be a lie."""
+        report = replace(make.task_report(), work_seconds=4.0, work_basis="wall")
+        assert "work" not in render_panel(make.run_report(report, report)).replace("worker", "")
+        stood = replace(report, work_seconds=0.0, span_seconds=0.0)
+        assert "  work 0.0 µs   span 0.0 µs\n" in render_panel(make.run_report(stood))
+
+
 class TestWhatPrints:
     def test_nothing_to_show_is_no_panel(self, make):
         """If no task has anything to show, not even the heading is printed (B163)."""

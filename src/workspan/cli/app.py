@@ -22,7 +22,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report, worker):
+    if command in (demo, report, repair, worker):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -43,6 +43,7 @@ def build() -> App:
     )
     app.command(demo)
     app.command(report)
+    app.command(repair)
     app.command(worker)
     return app
 
@@ -83,6 +84,22 @@ def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder 
     from workspan.cli.report import run as run_report
 
     return run_report(path)
+
+
+def repair(
+    path: Annotated[Path, Parameter(help="A tracking folder.")],
+    /,
+    *,
+    yes: Annotated[bool, Parameter(help="Repair without asking; needed where there is no terminal.")] = False,
+) -> int:
+    """Say what is broken in a tracking store, and mend it.
+
+    What cannot be trusted is reset to "not done", so that the next run does those blocks again; no block ever becomes
+    done by a repair. The changed files are first copied to a folder beside the store.
+    """
+    from workspan.cli.repair import run as run_repair
+
+    return run_repair(path, yes=yes)
 
 
 def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of a run.")]) -> int:

@@ -41,6 +41,8 @@ def run(path: Path) -> int:
             wall_seconds=newest.wall_seconds,
             outcome=newest.outcome,
             tasks=tasks,
+            # Beside the work of some of its tasks the span of the whole run would mislead.
+            span_seconds=newest.place.span_seconds if newest.place and newest.place.tasks == len(tasks) else None,
         ),
         encoding=encoding_of(sys.stdout),
     )
@@ -53,9 +55,10 @@ def run(path: Path) -> int:
     return exits.DONE
 
 
-def _order(report: TaskReport) -> tuple[float, str]:
-    """Sort key of a task: the order in which tasks came to life, which is that in which workers were numbered."""
-    return min((record.id for record in report.workers.records), default=math.inf), report.task_id
+def _order(report: TaskReport) -> tuple[float, float, str]:
+    """Sort key of a task: its place in the run; in lines that do not tell it, the order in which workers came to it."""
+    place = math.inf if report.place is None else report.place.position
+    return place, min((record.id for record in report.workers.records), default=math.inf), report.task_id
 
 
 def last_reports(path: Path) -> tuple[list[TaskReport], bool]:

@@ -128,6 +128,10 @@ class Engine(Protocol):
         """
 
     @property
+    def refused_messages(self) -> int:
+        """Messages of clients that could not be accepted, in this run or the last one."""
+
+    @property
     def address(self) -> tuple[str, int] | None:
         """Host and port that clients dial; ``None`` when nothing listens."""
 

@@ -83,6 +83,7 @@ class Processes:
     def __init__(self, *, kill_seconds: float = KILL_SECONDS, start_seconds: float = START_SECONDS) -> None:
         self._kill_seconds = kill_seconds
         self._start_seconds = start_seconds
+        self._refused = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -151,13 +152,13 @@ class Processes:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port that clients dial; ``None`` when nothing listens."""
+        """Host and port that clients dial, or ``None``."""
         return None if self._gate is None else (self._gate.host, self._gate.port)
 
     @property
     def refused_messages(self) -> int:
-        """Messages of clients that could not be accepted."""
-        return 0 if self._gate is None else self._gate.refused_messages
+        """Messages of clients that could not be accepted, in this run or the last one."""
+        return self._refused if self._gate is None else self._gate.refused_messages
 
     def context(self, task: int, worker: int | None = None) -> Context:
         """Return what a client needs to work for task number *task*: that of *worker*, or without one a guest.
@@ -318,6 +319,7 @@ class Processes:
             self._end_all()
             if self._gate is not None:
                 self._gate.close()
+                self._refused = self._gate.refused_messages
             events = self._events
             self._selector.close()
             for end in (self._wakes, self._waker):

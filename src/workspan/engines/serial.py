@@ -35,6 +35,7 @@ class Serial:
     has_workers = False
     has_clients = False
     address = None
+    refused_messages = 0
 
     def __init__(self) -> None:
         self._tasks: tuple[WorkerTask, ...] | None = None

@@ -8,8 +8,8 @@ total ROI; block ids and tracking stores use cells. Both grids come from daisy, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
-from math import prod
+from itertools import pairwise, product
+from math import comb, prod
 from typing import TYPE_CHECKING, Literal, get_args
 
 from workspan.errors import ConfigurationError
@@ -322,3 +322,25 @@ def pyramid_number(cell: Sequence[int]) -> int:
             term = term * (total + step) // (step + 1)
         number += term
     return number
+
+
+def pyramid_cell(number: int, rank: int) -> Ints:
+    """Return the cell of *rank* axes whose :func:`pyramid_number` is *number*; every whole number has one.
+
+    Examples
+    --------
+    >>> pyramid_cell(12, 2), pyramid_cell(25, 2), pyramid_cell(3, 3)
+    ((2, 2), (4, 2), (1, 0, 0))
+    """
+    sums = [0]
+    for axes in range(rank, 0, -1):
+        # The largest sum of coordinates whose first cell has no larger number: doubled, then halved.
+        low, high = 0, 1
+        while comb(high + axes - 1, axes) <= number:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if comb(middle + axes - 1, axes) <= number else (low, middle)
+        number -= comb(low + axes - 1, axes)
+        sums.insert(1, low)
+    return tuple(upper - lower for lower, upper in pairwise(sums))

@@ -1,7 +1,7 @@
 """The values people ask for after a run, and the running folds that they are made from."""
 
 from workspan.report.aggregate import TaskAggregate
-from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, WorkerRecord, WorkersSummary
+from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, TaskPlace, WorkerRecord, WorkersSummary
 from workspan.report.task import RunReport, TaskReport
 from workspan.report.timeline import TaskTimeline, WorkerTimeline
 
@@ -11,6 +11,7 @@ __all__ = [
     "RunReport",
     "StepSummary",
     "TaskAggregate",
+    "TaskPlace",
     "TaskReport",
     "TaskTimeline",
     "WorkerRecord",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from workspan.measure.stats import Stat, Trend, Welford
-from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, WorkersSummary
+from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, TaskPlace, WorkersSummary
 from workspan.report.task import TaskReport
 
 if TYPE_CHECKING:
@@ -169,6 +169,11 @@ class TaskAggregate:
             return self._wall.stat().total, "wall"
         return self._elapsed.stat().total, "round trip" if self._has_workers else "call"
 
+    def longest(self) -> float:
+        """Return the time of the longest block in seconds, of the basis of :meth:`work`; 0 if nothing ran."""
+        fold = self._wall if self._wall.n == self._elapsed.n else self._elapsed
+        return fold.stat().max if fold.n else 0.0
+
     def steps(self) -> dict[str, StepSummary]:
         """Return the cost of every step, in the order in which they were first seen."""
         work, _ = self.work()
@@ -190,6 +195,8 @@ class TaskAggregate:
         tracking_path: str | None,
         orphaned: int,
         workers: WorkersSummary,
+        span_seconds: float | None = None,
+        place: TaskPlace | None = None,
     ) -> TaskReport:
         """Close the fold: the task's report, from this and from what the run knows besides.
 
@@ -211,4 +218,6 @@ class TaskAggregate:
             work_seconds=work_seconds,
             work_basis=work_basis,
             failed_blocks=tuple(self.failed_blocks),
+            span_seconds=span_seconds,
+            place=place,
         )

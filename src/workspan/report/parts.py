@@ -82,6 +82,8 @@ class WorkerRecord(Value):
     """Seconds from being told to end until it was gone; only of clean exits."""
     exit: str | None
     """``"clean"``, ``"error"``, ``"timeout"`` or ``"interrupted"``; ``None``: it still ran."""
+    text: str | None = None
+    """What is known of an end that was not clean: exit code or signal, and what it last wrote to its error stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,18 @@ class WorkersSummary(Value):
     """Connections of clients that were not started by the run; they are not timed."""
     records: tuple[WorkerRecord, ...]
     """One entry a worker, by id."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace(Value):
+    """Where a task stood in its run, so that the run can be put together from its tasks' lines."""
+
+    position: int
+    """In the display order of the tasks, from 0."""
+    tasks: int
+    """Tasks of the run."""
+    span_seconds: float | None = None
+    """Longest path through the blocks of all tasks; ``None``: not measured."""
 
 
 @dataclass(frozen=True, slots=True)

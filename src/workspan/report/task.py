@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import comb
 from typing import TYPE_CHECKING, Any, Self
 
-from workspan.errors import InvalidMetadataError, NoStoreError
+from workspan.errors import InvalidMetadataError, NoStoreError, NotInReportError
 from workspan.grid.block import Block
+from workspan.grid.layout import pyramid_cell
 from workspan.report._value import Value, check
-from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, WorkerRecord, WorkersSummary
+from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, TaskPlace, WorkerRecord, WorkersSummary
 
 if TYPE_CHECKING:
+    from workspan.report.frames import Kind
+    from workspan.report.windows import Window
     from workspan.store.reader import StoreReader
     from workspan.store.records import BlockRecord
 
@@ -70,20 +71,56 @@ class TaskReport(_Report):
     without resource tracking) or ``"call"`` (without workers)."""
     failed_blocks: tuple[BlockFailure, ...] = ()
     """The first blocks that failed; :attr:`BlocksSummary.failed` counts all."""
+    span_seconds: float | None = None
+    """Longest chain of this task's executed blocks that had to run one after the other, in seconds, on the basis
+    :attr:`work_basis`; ``None``: not measured."""
+    place: TaskPlace | None = None
+    """Where the task stood in its run; ``None`` in lines of versions that did not record it."""
+
+    @property
+    def work(self) -> float | None:
+        """What the blocks of this run cost together, in seconds: the time of one worker that never waits.
+
+        Retries count with the attempt that succeeded, skipped blocks not at all. ``None``: nothing was executed.
+        """
+        return self.work_seconds
+
+    @property
+    def span(self) -> float | None:
+        """Seconds that no number of workers could have saved: the longest chain of blocks that wait for each other.
+
+        Only waiting inside the task counts; :attr:`RunReport.span` is that of all tasks. ``None``: not measured.
+        """
+        return self.span_seconds
+
+    @property
+    def parallelism(self) -> float | None:
+        """Work over span: beyond so many workers the task cannot get faster. ``None``: not measured."""
+        return _ratio(self.work_seconds, self.span_seconds)
+
+    @property
+    def has_room_for_workers(self) -> bool:
+        """Whether the blocks' dependencies let at least twice the workers of this run work at once.
+
+        That is what the blocks allow; whether disks and memory do is not known here.
+        """
+        return bool(self.workers.count) and (self.parallelism or 0.0) >= 2 * self.workers.count
 
     def worker(self, id: int) -> WorkerRecord:
         """Return the record of one worker.
 
         Raises
         ------
-        KeyError
+        NotInReportError
             No worker of this task had that id.
         """
         for record in self.workers.records:
             if record.id == id:
                 return record
         known = ", ".join(str(record.id) for record in self.workers.records[:10]) or "none"
-        raise KeyError(f"task {self.task_id!r} had no worker {id!r}: the ids of its {self.workers.count} are {known}")
+        raise NotInReportError(
+            f"task {self.task_id!r} had no worker {id!r}: the ids of its {self.workers.count} are {known}"
+        )
 
     def block(self, coord: Sequence[int] | Block) -> BlockRecord | None:
         """Look up one block in the tracking store, as the store is now.
@@ -107,7 +144,7 @@ class TaskReport(_Report):
         """
         store = self._store()
         if isinstance(coord, Block):
-            coord = _cell(coord.block_id[1], len(store.cell_counts))
+            coord = pyramid_cell(coord.block_id[1], len(store.cell_counts))
         return store.block(coord)
 
     def block_records(self) -> list[BlockRecord]:
@@ -119,6 +156,77 @@ class TaskReport(_Report):
             The task has no tracking store, or it is gone.
         """
         return list(self._store().block_records())
+
+    def to_frame(self, kind: Kind = "arrow") -> Any:
+        """Return every recorded block as a table, a row a block in C order of the tracking grid, as the store is now.
+
+        Parameters
+        ----------
+        kind
+            ``"arrow"``: a ``pyarrow.Table``; ``"pandas"``: a ``pandas.DataFrame`` of nullable types.
+
+        Returns
+        -------
+        pyarrow.Table | pandas.DataFrame
+            ``block_id``, the position ``cell_0`` ... in the tracking grid, ``done``, ``failures`` (attempts that did
+            not succeed, over all runs of the store), ``worker_id``, ``sent_at`` and ``returned_at`` (seconds since the
+            epoch), ``wall_seconds``, ``cpu_seconds``, ``peak_rss_bytes``, ``io_read_bytes``, ``io_write_bytes``,
+            ``gpu_util_pct``, ``gpu_mem_bytes``, and ``steps/<name>`` for the self seconds of each step. What was not
+            measured is null. Ids that need more than 63 bits make ``block_id`` a column of text.
+
+        Raises
+        ------
+        NoStoreError
+            The task has no tracking store, or it is gone.
+        MissingExtraError
+            pandas is asked for and not installed.
+        """
+        from workspan.report.frames import block_frame, check_kind
+
+        check_kind(kind)
+        store = self._store()
+        return block_frame(store.table(), len(store.cell_counts), kind)
+
+    def workers_frame(self, kind: Kind = "arrow") -> Any:
+        """Return the workers of this run as a table, a row a worker by id; empty if the run had none.
+
+        Parameters
+        ----------
+        kind
+            As of :meth:`to_frame`.
+
+        Returns
+        -------
+        pyarrow.Table | pandas.DataFrame
+            The fields of :class:`WorkerRecord`: ``worker_id``, ``startup_seconds``, ``blocks``, ``blocks_failed``,
+            ``compute_n``, ``compute_mean_seconds``, ``compute_total_seconds``, the same of ``idle``,
+            ``final_wait_seconds``, ``teardown_seconds``, ``exit`` and ``text``.
+
+        Raises
+        ------
+        MissingExtraError
+            pandas is asked for and not installed.
+        """
+        from workspan.report.frames import check_kind, worker_frame
+
+        check_kind(kind)
+        return worker_frame(self.workers, kind)
+
+    def timeline(self) -> list[Window]:
+        """Rebuild from the store who did which block when, in the order in which blocks were sent.
+
+        The blocks that this run completed, each with its successful attempt, to a microsecond. Blocks that a later run
+        into the same store did again have that run's stamps, and are not among them.
+
+        Raises
+        ------
+        NoStoreError
+            The task has no tracking store, or it is gone; or the store has no stamps, since no run had
+            ``resource_tracking=True``.
+        """
+        from workspan.report.windows import windows
+
+        return windows(self._store(), self.started_at, self.ended_at)
 
     def _store(self) -> StoreReader:
         from workspan.store.tracking import TrackingStore
@@ -153,6 +261,38 @@ class RunReport(_Report):
     """As of a task; the worst one of the tasks."""
     tasks: dict[str, TaskReport]
     """Task id -> report, in display order."""
+    span_seconds: float | None = None
+    """Longest chain of executed blocks, of any tasks, that had to run one after the other, in seconds; ``None``: not
+    measured."""
+    stale_results: int = 0
+    """Results that came back after their block had been taken away from the worker: ignored."""
+    refused_messages: int = 0
+    """Messages of workers from outside that could not be accepted."""
+
+    @property
+    def work(self) -> float | None:
+        """What the blocks of all tasks cost in this run, in seconds. ``None``: nothing was executed."""
+        parts = [task.work_seconds for task in self.tasks.values() if task.work_seconds is not None]
+        return sum(parts) if parts else None
+
+    @property
+    def work_basis(self) -> str | None:
+        """What :attr:`work` and :attr:`span` sum, as :attr:`TaskReport.work_basis`; ``"mixed"`` if tasks differ."""
+        bases = {task.work_basis for task in self.tasks.values()} - {None}
+        return "mixed" if len(bases) > 1 else next(iter(bases), None)
+
+    @property
+    def span(self) -> float | None:
+        """Seconds that no number of workers could have saved: the longest chain of blocks that wait for each other.
+
+        Blocks wait for blocks of their own task and of those upstream. ``None``: not measured.
+        """
+        return self.span_seconds
+
+    @property
+    def parallelism(self) -> float | None:
+        """Work over span: beyond so many workers the run cannot get faster. ``None``: not measured."""
+        return _ratio(self.work, self.span_seconds)
 
     def __bool__(self) -> bool:
         return all(task.blocks.count == task.blocks.total for task in self.tasks.values())
@@ -162,7 +302,7 @@ class RunReport(_Report):
             return self.tasks[task_id]
         except KeyError:
             known = ", ".join(map(repr, self.tasks)) or "none"
-            raise KeyError(f"the run had no task {task_id!r}: its tasks are {known}") from None
+            raise NotInReportError(f"the run had no task {task_id!r}: its tasks are {known}") from None
 
     def __contains__(self, task_id: object) -> bool:
         return task_id in self.tasks
@@ -179,16 +319,5 @@ class RunReport(_Report):
         )
 
 
-def _cell(spatial_id: int, rank: int) -> tuple[int, ...]:
-    """Return the tracking-grid position of a block: the inverse of ``grid.pyramid_number``."""
-    sums = [0]
-    for axes in range(rank, 0, -1):
-        low, high = 0, 1
-        while comb(high + axes - 1, axes) <= spatial_id:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if comb(middle + axes - 1, axes) <= spatial_id else (low, middle)
-        spatial_id -= comb(low + axes - 1, axes)
-        sums.insert(1, low)
-    return tuple(upper - lower for lower, upper in pairwise(sums))
+def _ratio(work: float | None, span: float | None) -> float | None:
+    return work / span if work is not None and span else None

@@ -15,6 +15,9 @@ from workspan.report.parts import EXITS, WorkerRecord, WorkersSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+LONGEST_TEXT = 2000
+"""Characters that are kept of what is known of a worker's end."""
+
 
 class WorkerTimeline:
     """The life of one worker, phase by phase.
@@ -36,6 +39,7 @@ class WorkerTimeline:
         "_ready_at",
         "_started_at",
         "_stopping_at",
+        "_text",
         "_worker",
         "compute",
         "idle",
@@ -50,6 +54,7 @@ class WorkerTimeline:
         self._stopping_at: float | None = None
         self._ended_at: float | None = None
         self._exit: str | None = None
+        self._text: str | None = None
         self._blocks = 0
         self._failed = 0
         self.idle = Welford()
@@ -82,11 +87,13 @@ class WorkerTimeline:
         if self._stopping_at is None:
             self._stopping_at = now
 
-    def ended(self, now: float, exit: str) -> None:
-        """Close the timeline; the first closure wins."""
+    def ended(self, now: float, exit: str, text: str = "") -> None:
+        """Close the timeline; the first closure wins. *text* is kept of ends that were not clean."""
         if self._exit is None:
             self._ended_at = now
             self._exit = exit
+            if exit != "clean":
+                self._text = text[:LONGEST_TEXT] or None
 
     def record(self) -> WorkerRecord:
         """Return what is known of the worker so far."""
@@ -107,6 +114,7 @@ class WorkerTimeline:
             final_wait=final_wait,
             teardown=teardown,
             exit=self._exit,
+            text=self._text,
         )
 
 
@@ -144,10 +152,10 @@ class TaskTimeline:
         if timeline := self._workers.get(worker):
             timeline.stopping(now)
 
-    def ended(self, worker: int, now: float, exit: str) -> None:
-        """Note that a worker is gone, or retired."""
+    def ended(self, worker: int, now: float, exit: str, text: str = "") -> None:
+        """Note that a worker is gone, or retired, and what is known of it."""
         if timeline := self._workers.get(worker):
-            timeline.ended(now, exit)
+            timeline.ended(now, exit, text)
 
     def unmanaged(self) -> None:
         """Count a connection of a client that was not started by the run."""

@@ -5,13 +5,15 @@ There is one counter. What the report counts is what the store recorded is what 
 
 from __future__ import annotations
 
+import logging
+import mmap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.logs import worker_log_basename
 from workspan.errors import EngineError
 from workspan.report.aggregate import TaskAggregate
-from workspan.report.parts import BlockFailure
+from workspan.report.parts import BlockFailure, TaskPlace
 from workspan.report.task import RunReport
 from workspan.report.timeline import TaskTimeline
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from workspan.schedule.events import Cause, Exit, SkipReason, Steps
     from workspan.schedule.state import TaskState
     from workspan.store.tracking import TrackingStore
+
+logger = logging.getLogger(__name__)
 
 _WORST = ("completed", "incomplete", "abandoned", "interrupted", "error")
 
@@ -44,6 +48,8 @@ class TaskBook:
     store: TrackingStore | None
     aggregate: TaskAggregate
     timeline: TaskTimeline = field(default_factory=TaskTimeline)
+    times: memoryview[float] | None = None
+    """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
 
 
 class RunRecord:
@@ -61,11 +67,16 @@ class RunRecord:
         Blocks travel to workers; without, no timeline is kept and blocks have no worker.
     log_dir
         Folder of the workers' logs, or ``None``.
+    edges
+        Pairs (upstream, downstream) of tasks, as positions in *books*; ``None``: not known, and so the span of a run of
+        several tasks is not.
 
     Attributes
     ----------
     events
         Number of calls so far: changes whenever anything happened.
+    stale_results, refused_messages
+        As of the report; set by whoever counts them.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class RunRecord:
         *,
         has_workers: bool,
         log_dir: Path | None,
+        edges: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         self.run_id = run_id
         self.books = list(books)
@@ -85,6 +97,18 @@ class RunRecord:
         self._log_dir = log_dir
         self._task_of: dict[int, int] = {}
         self._guests: set[int] = set()
+        self.stale_results = self.refused_messages = 0
+        self._edges = edges
+        self._span: tuple[list[float | None], float | None] | None = None
+        self._has_times = True
+        """Every task whose blocks wait for others has room for their times."""
+        joined = {task for edge in edges or () for task in edge}
+        for number, book in enumerate(self.books):
+            if number in joined or book.layout.num_levels > 1:
+                try:
+                    book.times = _times(book.layout.num_blocks)
+                except (OSError, MemoryError):  # a figure less, and not the run
+                    self._has_times = False
 
     # -- the scheduler's calls -------------------------------------------------------------------------------------
 
@@ -143,7 +167,11 @@ class RunRecord:
         if book.store is not None:
             at = self._clock.at
             book.store.record_done(index, stats, self._label(worker), at(sent_at), at(returned_at), steps)
-        book.aggregate.done(returned_at - sent_at, stats, steps)
+        elapsed = returned_at - sent_at
+        times = book.times
+        if times is not None:
+            times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
+        book.aggregate.done(elapsed, stats, steps)
         book.timeline.returned(worker, sent_at, returned_at, ok=True)
 
     def attempt_failed(
@@ -180,7 +208,7 @@ class RunRecord:
     def worker_ended(self, worker: int, now: float, exit: Exit, text: str) -> None:
         """Close the worker's timeline."""
         self.events += 1
-        self._timeline(worker).ended(worker, now, exit)
+        self._timeline(worker).ended(worker, now, exit, text)
 
     def shut_down(self, now: float) -> None:
         """Note that the run is ending: workers that were not told so before are ending from now on."""
@@ -203,7 +231,13 @@ class RunRecord:
         for book in self.books:
             if outcome is not None:
                 book.timeline.interrupt(ended_at)
-        tasks = {book.task_id: self._task_report(book, outcome, started, seconds) for book in self.books}
+        if self._span is None:  # the times are used up by it
+            self._span = self._spans()
+        spans, whole = self._span
+        tasks = {}
+        for position, (book, span) in enumerate(zip(self.books, spans, strict=True)):
+            place = TaskPlace(position, len(self.books), whole)
+            tasks[book.task_id] = self._task_report(book, outcome, started, seconds, span, place)
         worst = max((task.outcome for task in tasks.values()), key=_WORST.index, default="completed")
         return RunReport(
             run_id=self.run_id,
@@ -212,9 +246,52 @@ class RunRecord:
             wall_seconds=seconds,
             outcome=outcome or worst,
             tasks=tasks,
+            span_seconds=whole,
+            stale_results=self.stale_results,
+            refused_messages=self.refused_messages,
         )
 
-    def _task_report(self, book: TaskBook, outcome: str | None, started: float, seconds: float) -> TaskReport:
+    def _spans(self) -> tuple[list[float | None], float | None]:
+        """Longest path through each task, and through all.
+
+        ``None`` where nothing ran, where the edges are not known, or if there is no memory for the search.
+        """
+        works = [book.aggregate.work()[0] for book in self.books]
+        longest = [book.aggregate.longest() for book in self.books]
+        try:
+            own, whole = self._paths(longest)
+        except MemoryError:
+            logger.warning("the span of run %s is not known: there is no memory to find it", self.run_id)
+            return [None] * len(self.books), None
+        # Times are kept in single precision: a chain of all blocks must not seem longer than their sum.
+        spans = [None if w is None else min(w, max(most, s)) for w, most, s in zip(works, longest, own, strict=True)]
+        measured = [span for span in spans if span is not None]
+        if not measured or (self._edges is None and len(self.books) > 1):
+            return spans, None
+        return spans, min(sum(work or 0.0 for work in works), max(whole, *measured))
+
+    def _paths(self, longest: list[float]) -> tuple[list[float], float]:
+        """Use up the times of the blocks for their longest paths."""
+        times = [book.times for book in self.books]
+        for book in self.books:
+            book.times = None
+        if not self._has_times:
+            raise MemoryError
+        if all(buffer is None for buffer in times):  # no block waits for another
+            return longest, max(longest, default=0.0)
+        from workspan.report.span import critical_paths
+
+        return critical_paths([book.layout for book in self.books], self._edges or (), times, longest)
+
+    def _task_report(
+        self,
+        book: TaskBook,
+        outcome: str | None,
+        started: float,
+        seconds: float,
+        span: float | None,
+        place: TaskPlace,
+    ) -> TaskReport:
         state = book.state
         own = "completed" if state.completed_count == state.total_block_count else "incomplete"
         if own == "incomplete":
@@ -229,6 +306,8 @@ class RunRecord:
             tracking_path=None if book.store is None else str(book.store.path),
             orphaned=state.orphaned_count,
             workers=book.timeline.summary(),
+            span_seconds=span,
+            place=place,
         )
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -260,3 +339,13 @@ class RunRecord:
             worker=self._label(worker),
             log=log,
         )
+
+
+def _times(count: int) -> memoryview[float]:
+    """Return room for the seconds of *count* blocks, all 0, as float32.
+
+    Its pages come into being when they are written, so blocks that never run cost no memory. numpy's zeros may get huge
+    pages, which a few scattered blocks would fill.
+    """
+    pages = mmap.mmap(-1, 4 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if count else bytearray()
+    return memoryview(pages).cast("f")

@@ -151,7 +151,9 @@ class Session:
                 )
                 for blocks, task, store in zip(self.ledger.tasks, self.tasks, stores, strict=True)
             ]
-            self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir)
+            self.record = RunRecord(
+                run_id, books, clock, has_workers=has_workers, log_dir=log_dir, edges=spec.edges
+            )
             skip_known_blocks(self.ledger, self.tasks, stores, self.record.blocks_skipped)
             on_error.pop_all()
         self._unannounced = set(range(len(self.tasks)))
@@ -341,6 +343,8 @@ class Session:
             attempt(lambda: dispatcher.stop(now()))
         for event in attempt(lambda: engine.close(0.0)):
             attempt(partial(dispatcher.handle, event, now()))
+        self.record.stale_results = dispatcher.stale_results
+        self.record.refused_messages = engine.refused_messages
         for book in self.record.books:
             if book.store is not None:
                 attempt(book.store.flush)

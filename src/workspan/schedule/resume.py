@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workspan.grid.fields import input_counts, level_inputs, level_slices
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     Flags = np.ndarray[Any, np.dtype[np.uint8]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
-    Slices = tuple[slice, ...]
     Counts = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 DONE, MASKED = 1, 2
@@ -88,17 +89,16 @@ def _skip_task(blocks: TaskBlocks, flags: Flags, sources: Sequence[tuple[Relatio
     got = np.zeros(counts, counter)
     need = np.zeros(counts, counter)
     for relation, source_skipped in sources:
-        need += _box_counts(relation, None).astype(counter)
+        need += input_counts(relation, None).astype(counter)
         if source_skipped is not None:
-            got += _box_counts(relation, source_skipped).astype(counter)
+            got += input_counts(relation, source_skipped).astype(counter)
     skipped = np.zeros(counts, np.bool_)
     ready: list[Counts] = []
     for level in range(layout.num_levels):
-        here = tuple(slice(o, None, s) for o, s in zip(layout.level_offset(level), layout.level_strides, strict=True))
-        if level:
-            for to, of in _shifts(blocks, level):
-                need[to] += 1
-                got[to] += skipped[of]
+        here = level_slices(layout, level)
+        for to, of in level_inputs(layout, level):
+            need[to] += 1
+            got[to] += skipped[of]
         able = got[here] == need[here]
         skipped[here] = able & flagged[here]
         ready.append(_indices_of(able & ~flagged[here], layout, level))
@@ -124,41 +124,6 @@ def _indices_of(chosen: Bools, layout: Layout, level: int) -> Counts:
     for at, o, s, stride in zip(where, offset, layout.level_strides, layout.strides, strict=True):
         indices += (o + at * s) * stride
     return indices
-
-
-def _shifts(blocks: TaskBlocks, level: int) -> Iterator[tuple[Slices, Slices]]:
-    """Per input of the blocks of *level*: slices of the blocks that have it, and of the inputs themselves."""
-    layout = blocks.layout
-    first = layout.level_offset(level)
-    for offset in layout.conflict_offsets(level):
-        to, of = [], []
-        for o, at, n, s in zip(offset, first, layout.counts, layout.level_strides, strict=True):
-            # The first and the last block of the level whose input at `+ o` lies inside the grid.
-            low = at + -(-max(0, -o - at) // s) * s
-            high = n - max(0, o)
-            to.append(slice(low, max(low, high), s))
-            of.append(slice(low + o, max(low, high) + o, s))
-        yield tuple(to), tuple(of)
-
-
-def _box_counts(relation: Relation, flags: Bools | None) -> Counts:
-    """Per block of the reader: how many source blocks it reads, or how many of those are flagged.
-
-    Running sums along each axis turn a box into differences, one axis at a time.
-    """
-    ranges = [
-        np.array([axis.inputs(at) for at in range(axis.count)], np.int64).reshape(-1, 2) for axis in relation.axes
-    ]
-    if flags is None:
-        out = np.ones((), np.int64)
-        for pair in ranges:
-            out = np.multiply.outer(out, pair[:, 1] - pair[:, 0])
-        return out
-    out = flags.astype(np.int64)
-    for axis, pair in enumerate(ranges):
-        sums = np.concatenate([np.zeros_like(out.take([0], axis)), out.cumsum(axis)], axis)
-        out = sums.take(pair[:, 1], axis) - sums.take(pair[:, 0], axis)
-    return out
 
 
 def _numbers(indices: Counts) -> Iterator[int]:

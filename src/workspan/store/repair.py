@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime
+from itertools import count as count_from
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,14 +71,15 @@ class Fix(msgspec.Struct, frozen=True):
 
 
 class RepairReport(msgspec.Struct, frozen=True):
-    """What a repair did. True if the store needed none."""
+    """What a repair did, or would do. True if the store needs none."""
 
     path: Path
     """Folder of the store."""
     fixes: tuple[Fix, ...]
     """What was put right, in order."""
     reset: int
-    """Blocks that counted as done and do not any more."""
+    """Cells of ``done`` that were reset, so that their blocks run again. What a flag that is lost said is not known,
+    so an array that is made anew adds nothing."""
     backup: Path | None
     """Folder with the changed files as they were before; ``None`` if nothing was changed."""
 
@@ -85,13 +87,20 @@ class RepairReport(msgspec.Struct, frozen=True):
         return not self.fixes
 
 
-def repair(path: Path | str) -> RepairReport:
+def repair(path: Path | str, *, dry_run: bool = False) -> RepairReport:
     """Mend the tracking store at *path* as far as it can be trusted.
 
     Cells of ``done`` that are neither 0 nor 1 are reset; so are done cells whose stamps are those of no attempt, and
     those whose measurements were lost. Chunks of a wrong size are cut or filled with zeros. Metadata of arrays are
     written anew where the shape is known and the size of the bytes agrees. Sections whose arrays are damaged are taken
     out.
+
+    Parameters
+    ----------
+    path
+        Folder of the group.
+    dry_run
+        Only find out what a repair would do: nothing is changed, except that a move which a kill interrupted is ended.
 
     Raises
     ------
@@ -110,7 +119,7 @@ def repair(path: Path | str) -> RepairReport:
     with StoreLock(group):
         settle_moves(group)
         try:
-            return _Repair(group).run()
+            return _Repair(group, dry_run=dry_run).run()
         except OSError as error:
             if isinstance(error, WorkspanError):
                 raise
@@ -179,14 +188,20 @@ def _hash_of(fields: Node) -> str | None:
 class _Repair:
     """One repair; the caller holds the lock."""
 
-    def __init__(self, group: Path) -> None:
-        self.group = group
+    def __init__(self, group: Path, *, dry_run: bool) -> None:
+        self.group, self.dry_run = group, dry_run
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        self.backup = group.with_name(f"{group.name}.repair-{stamp}")
+        # Two repairs within a second keep apart what they found.
+        names = (f"{group.name}.repair-{stamp}" + (f"-{n}" if n else "") for n in count_from())
+        self.backup = next(path for path in map(group.with_name, names) if not path.exists())
         self.fixes: list[Fix] = []
         self.lost: list[tuple[int, int]] = []
         """Ranges of cells whose measurements were lost."""
         self.reset = 0
+        self.mended: set[str] = set()
+        """Arrays whose metadata or chunk were put right; in a dry run they only count as such."""
+        self.emptied: set[str] = set()
+        """Arrays that were made anew."""
 
     def run(self) -> RepairReport:
         node = read_node(self.group)
@@ -209,7 +224,8 @@ class _Repair:
         self._steps(shape)
         if self.fixes:
             self._keep(NODE_FILE)
-            write_group(self.group, attributes, owned=owned)
+            if not self.dry_run:
+                write_group(self.group, attributes, owned=owned)
         backup = self.backup if self.backup.exists() else None
         return RepairReport(self.group, tuple(self.fixes), self.reset, backup)
 
@@ -219,7 +235,7 @@ class _Repair:
     def _keep(self, part: str) -> None:
         """Copy a file of the group to the backup, as it is before the repair."""
         source, target = self.group / part, self.backup / part
-        if source.is_file() and not target.exists():
+        if source.is_file() and not target.exists() and not self.dry_run:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
 
@@ -232,10 +248,16 @@ class _Repair:
 
     def _take_out(self, part: str) -> None:
         """Move a file or folder of the group to the backup."""
+        if self.dry_run:
+            return
         target = self.backup / part
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         shutil.move(self.group / part, target)
+
+    def _write_node(self, part: str, node: Node) -> None:
+        if not self.dry_run:
+            write_node(self.group / part, node)
 
     # -- metadata --------------------------------------------------------------------------------------------------
 
@@ -310,19 +332,25 @@ class _Repair:
         if problem is not None and found == size:
             # As many bytes as the documented form has: what they say is checked below.
             self._clear_node(name)
-            write_node(self.group / name, array_metadata(spec, shape))
+            self._write_node(name, array_metadata(spec, shape))
+            self.mended.add(name)
             self._fixed(f"{name}/{NODE_FILE}", f"{problem}: written anew")
         elif problem is not None or (found is None and (chunk.exists() or (owned and name in TRACKED))):
             self._take_out(name)
-            create_sparse(chunk, size)
-            write_node(self.group / name, array_metadata(spec, shape))
+            if not self.dry_run:
+                create_sparse(chunk, size)
+            self._write_node(name, array_metadata(spec, shape))
+            self.mended.add(name)
+            self.emptied.add(name)
             self._lose(name, 0, count)
             self._fixed(name, f"{problem or 'its chunk was missing'}: made anew, all cells are 0")
         elif found is not None and found != size:
             self._keep(str(chunk.relative_to(self.group)))
             whole = min(found, size) // spec.itemsize
-            os.truncate(chunk, whole * spec.itemsize)  # a part of a cell goes, too
-            os.truncate(chunk, size)
+            if not self.dry_run:
+                os.truncate(chunk, whole * spec.itemsize)  # a part of a cell goes, too
+                os.truncate(chunk, size)
+            self.mended.add(name)
             self._lose(name, whole, count)
             self._fixed(name, f"its chunk had {found} bytes, not {size}: {'cut' if found > size else 'filled with 0'}")
 
@@ -336,17 +364,14 @@ class _Repair:
         """Reset what may not count as done, and its stamps with it."""
         files = {name: chunk_file(self.group / name, len(shape)) for name in ("done", *STAMPS)}
         count = prod(shape)
-        if not files["done"].exists() or files["done"].stat().st_size != count:
+        if "done" not in self.mended and (not files["done"].exists() or files["done"].stat().st_size != count):
             return  # nothing is done, or a caller's own form
-        if not all(files[name].exists() and self._is_plain(name, shape) for name in STAMPS):
+        if not all(files[name].exists() and self._is_plain(name, shape) for name in STAMPS if name not in self.mended):
             del files["sent_at"], files["returned_at"]
         numbers = {"garbage": 0, "odd": 0, "lost": 0}
         for begin in range(0, count, _BATCH):
             end = min(begin + _BATCH, count)
-            cells = {
-                name: np.fromfile(path, ARRAYS[name].dtype, end - begin, offset=begin * ARRAYS[name].itemsize)
-                for name, path in files.items()
-            }
+            cells = {name: self._cells_of(name, path, begin, end) for name, path in files.items()}
             done = cells["done"]
             bad = {"garbage": done > 1}
             if "returned_at" in cells:
@@ -369,6 +394,15 @@ class _Repair:
             if numbers[kind]:
                 self._fixed("done", f"{numbers[kind]} cells {what}: reset to not done")
 
+    def _cells_of(self, name: str, path: Path, begin: int, end: int) -> NDArray[Any]:
+        """Read cells as they are once the array is mended: what is missing is 0."""
+        spec = ARRAYS[name]
+        out = np.zeros(end - begin, spec.dtype)
+        if name not in self.emptied:
+            found = np.fromfile(path, spec.dtype, end - begin, offset=begin * spec.itemsize)
+            out[: len(found)] = found
+        return out
+
     def _is_plain(self, name: str, shape: Ints) -> bool:
         node = read_node(self.group, name)
         return node is not None and array_problem(node, array_metadata(ARRAYS[name], shape)) is None
@@ -377,6 +411,8 @@ class _Repair:
         for name, path in files.items():
             self._keep(str(path.relative_to(self.group)))
             cells[name][where] = 0
+            if self.dry_run:
+                continue
             with open(path, "r+b") as file:
                 file.seek(at * ARRAYS[name].itemsize)
                 file.write(cells[name].tobytes())
@@ -401,7 +437,7 @@ class _Repair:
             whole = False
         if not whole:
             self._clear_node(FOLDER)
-            write_node(folder, group_metadata({}))
+            self._write_node(FOLDER, group_metadata({}))
             self._fixed(f"{FOLDER}/{NODE_FILE}", "it was damaged: written anew")
         names: set[str | None] = {None}
         for part in step_folders(self.group):

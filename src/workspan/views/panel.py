@@ -39,6 +39,12 @@ MOST_STEPS = 10
 _LABEL_WIDTH = 10  # of "round trip", the longest fixed label
 _STEP_WIDTH = 40
 
+_BASES = {  # of work and span, where they are not the workers' own measurement
+    "round trip": "(from round trips)",
+    "call": "(from calls)",
+    "mixed": "(partly as the driver saw it)",
+}
+
 _Rows = list[tuple[str, str]]
 
 
@@ -55,6 +61,8 @@ def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
     sections = [lines for task in report.tasks.values() if (lines := _task(task, encoding))]
     if not sections:
         return ""
+    if len(report.tasks) > 1 and (whole := _work(report)):
+        sections.append([f"all {count(len(report.tasks), 'task')}   {whole}"])
     lines = titled("Resource Utilization", "\n\n".join("\n".join(lines) for lines in sections).split("\n"))
     return "\n".join(fit(line, encoding) for line in lines)
 
@@ -72,10 +80,25 @@ def _task(task: TaskReport, encoding: str) -> list[str]:
         head += f", {count(workers.count, 'worker')}"
     lines = [f"{one_line(task.task_id)}   {head}, {long_duration(task.wall_seconds)} wall"]
     width = max([_LABEL_WIDTH, *(len(label) for label, value in steps if value)]) + 3
-    for name, rows in (("blocks", blocks), ("steps", steps), ("workers", _workers(workers))):
-        if rows:
-            lines += [f"  {name}", *(f"    {label:<{width}}{value}".rstrip() for label, value in rows)]
-    return lines + _worker_table(workers, encoding)
+    lines += _section("blocks", blocks, width) + _section("steps", steps, width)
+    if work := _work(task):
+        lines.append(f"  {work}" + ("   (more workers can help)" if task.has_room_for_workers else ""))
+    return lines + _section("workers", _workers(workers), width) + _worker_table(workers, encoding)
+
+
+def _section(name: str, rows: _Rows, width: int) -> list[str]:
+    return [f"  {name}", *(f"    {label:<{width}}{value}".rstrip() for label, value in rows)] if rows else []
+
+
+def _work(report: TaskReport | RunReport) -> str:
+    """Work, span and parallelism on one line; empty if they are not known."""
+    if report.work is None or report.span is None:
+        return ""
+    text = f"work {long_duration(report.work)}   span {long_duration(report.span)}"
+    if report.parallelism is not None:
+        text += f"   parallelism {report.parallelism:,.1f}"
+    basis = _BASES.get(report.work_basis or "")
+    return f"{text}   {basis}" if basis else text
 
 
 def _blocks(blocks: BlocksSummary, distributed: bool) -> _Rows:
