@@ -112,14 +112,17 @@ def besieged(blocks: int, probes: int) -> float:
     return seconds[0] / blocks * 1e6
 
 
-async def one_client(context: workspan.Context, secret: bytes, until: float, waits: list[float]) -> None:
+async def one_client(
+    context: workspan.Context, secret: bytes, joining: asyncio.Semaphore, until: float, waits: list[float]
+) -> None:
     """Take blocks of one to three seconds until the time is over; keep how long each was waited for."""
-    reader, writer = await asyncio.open_connection(context["hostname"], int(context["port"]))
-    login = Login(secret, context["run_id"], CLIENT)
-    writer.write(login.hello())
-    login.take_hello(await reader.readexactly(HELLO_BYTES))
-    writer.write(login.proof())
-    login.check_proof(await reader.readexactly(PROOF_BYTES))
+    async with joining:
+        reader, writer = await asyncio.open_connection(context["hostname"], int(context["port"]))
+        login = Login(secret, context["run_id"], CLIENT)
+        writer.write(login.hello())
+        login.take_hello(await reader.readexactly(HELLO_BYTES))
+        writer.write(login.proof())
+        login.check_proof(await reader.readexactly(PROOF_BYTES))
     sealer, opener = wire.worker_ends(login.frame_secret())
     writer.write(sealer.seal(wire.Join(context["task_id"], None, socket.gethostname(), os.getpid())))
     messages: list[Any] = []
@@ -157,15 +160,12 @@ def crowd(count: int, seconds: float) -> float:
     thread.start()
     while server.port is None:
         time.sleep(0.001)
-    out = subprocess.run(
-        [sys.executable, __file__, "--crowd", str(count), str(seconds), server.context("line").to_env()],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    stop.set()
-    thread.join()
-    return float(out)
+    words = [sys.executable, __file__, "--crowd", str(count), str(seconds), server.context("line").to_env()]
+    try:
+        return float(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    finally:
+        stop.set()
+        thread.join()
 
 
 def be_the_crowd(count: int, seconds: float, text: str) -> None:
@@ -180,13 +180,7 @@ def be_the_crowd(count: int, seconds: float, text: str) -> None:
     async def everyone() -> None:
         until = time.monotonic() + seconds
         joining = asyncio.Semaphore(32)
-
-        async def join() -> None:
-            async with joining:
-                await asyncio.sleep(0)
-            await one_client(context, secret, until, waits)
-
-        await asyncio.gather(*(join() for _ in range(count)))
+        await asyncio.gather(*(one_client(context, secret, joining, until, waits) for _ in range(count)))
 
     asyncio.run(everyone())
     print(statistics.quantiles(waits, n=100)[-1] * 1e3)

@@ -187,8 +187,9 @@ class Gate:
     @property
     def due(self) -> float:
         """When :meth:`expire` is to be called next, on the monotonic clock."""
-        begun = min((peer.begun_at for peer in self._begun), default=inf)
-        return min(self._listener.due, begun + LOGIN_SECONDS)
+        if not self._begun:
+            return self._listener.due
+        return min(self._listener.due, min(peer.begun_at for peer in self._begun) + LOGIN_SECONDS)
 
     def expire(self, now: float) -> None:
         """Close connections that took too long."""

@@ -265,7 +265,7 @@ class Processes:
             self._events.append(TakenBack(worker, indices))
 
     def admit(self, guest: int, worker: int | None) -> None:
-        """Let a client that reported ``Joined`` work as *worker*, or send it away."""
+        """Let a guest work as *worker*, or send it away."""
         if self._gate is not None:
             self._gate.admit(guest, worker)
 
@@ -366,11 +366,12 @@ class Processes:
             key.data(mask)
         for child in list(self._unwatched):
             self._try_end(child)
-        self._log_watch.tend(monotonic())
+        now = monotonic()
+        self._log_watch.tend(now)
         if self._timed:
-            self._press_due()
-        if self._gate is not None and monotonic() >= self._gate.due:
-            self._gate.expire(monotonic())
+            self._press_due(now)
+        if self._gate is not None and self._gate.due <= now:
+            self._gate.expire(now)
 
     def _wait_seconds(self, end: float) -> float | None:
         if self._events or self._woken:
@@ -442,8 +443,7 @@ class Processes:
         child.press(monotonic(), self._kill_seconds)
         self._timed.add(child)
 
-    def _press_due(self) -> None:
-        now = monotonic()
+    def _press_due(self, now: float) -> None:
         for child in list(self._timed):
             if child.due <= now and not (child.started or child.is_signalled or child.is_leaving):
                 child.fault = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import threading
 from collections.abc import Callable
 from math import inf
@@ -12,7 +13,7 @@ from time import monotonic
 EXIT_CODE = 87
 """Exit code of a worker that ended itself because its block was over its deadline."""
 BACKSTOP_SECONDS = 1.0
-"""How much later the process is ended if it does not let the watchdog's thread run: then the exit code is 1."""
+"""How much later the process is killed by SIGALRM if it does not let the watchdog's thread run."""
 _STDERR = 2
 _LONGEST_SECONDS = 1e6
 
@@ -20,8 +21,9 @@ _LONGEST_SECONDS = 1e6
 class Watchdog:
     """A deadline that is moved from block to block.
 
-    A thread watches it. If a C call keeps the interpreter from running threads, ``faulthandler`` ends the process a
-    little later, and writes where every thread was.
+    A thread watches it. If a C call keeps the interpreter from running threads, the kernel's alarm clock ends the
+    process a little later, by SIGALRM, after ``faulthandler`` has written where every thread was. The alarm clock is
+    left alone in a program that handles SIGALRM itself.
 
     Parameters
     ----------
@@ -36,6 +38,7 @@ class Watchdog:
         self._waits_until = inf
         self._text = ""
         self._thread: threading.Thread | None = None
+        self._has_alarm = False
 
     def arm(self, seconds: float | None, what: str) -> None:
         """Give the process *seconds* from now on (``None``: any time) for *what*, which is named in its last words."""
@@ -46,17 +49,25 @@ class Watchdog:
             self._text = f"{what} was not finished within its timeout of {seconds:g} s: this worker ends\n"
             self._deadline = monotonic() + seconds
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="workspan-watchdog", daemon=True)
-                self._thread.start()
+                self._start()
             elif self._deadline < self._waits_until:
                 self._changed.notify()
-        faulthandler.dump_traceback_later(seconds + BACKSTOP_SECONDS, exit=True, file=_STDERR)
+        self._has_alarm = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        if self._has_alarm:
+            signal.setitimer(signal.ITIMER_REAL, seconds + BACKSTOP_SECONDS)
 
     def disarm(self) -> None:
         """Let the process live."""
-        if self._deadline < inf:
-            faulthandler.cancel_dump_traceback_later()
-            self._deadline = inf
+        self._deadline = inf
+        if self._has_alarm:
+            self._has_alarm = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _start(self) -> None:
+        # In C, without the interpreter: the threads' stacks are written, then the signal does what it does by default.
+        faulthandler.register(signal.SIGALRM, file=_STDERR, all_threads=True, chain=True)
+        self._thread = threading.Thread(target=self._watch, name="workspan-watchdog", daemon=True)
+        self._thread.start()
 
     def _watch(self) -> None:
         with self._changed:
