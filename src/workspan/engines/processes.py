@@ -35,7 +35,7 @@ from workspan.engines.gate import Gate
 from workspan.engines.logs import open_log, prepare_folder
 from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
-from workspan.engines.tcp import asked_host, detected_host
+from workspan.engines.tcp import host_to_dial
 from workspan.errors import EngineError, WireError
 from workspan.schedule.events import Ended, TakenBack
 
@@ -59,9 +59,7 @@ STUCK_SECONDS = 5.0
 REAP_SECONDS = 0.05
 """How often ends are looked for where the kernel has no process descriptors."""
 
-_LOOPBACK = "127.0.0.1"
 _DESCRIPTORS_A_WORKER = 6
-_OTHER_DESCRIPTORS = 100
 
 
 class Processes:
@@ -139,7 +137,7 @@ class Processes:
         self._job = job
         needs_clients = any(task.kind == "worker" or task.function is None for task in job.tasks)
         if needs_clients or job.listen or job.host is not None:
-            host = asked_host(job.host) or (detected_host() if needs_clients else _LOOPBACK)
+            host = host_to_dial(job.host, from_outside=needs_clients)
             try:
                 self._gate = Gate(job, self._settings, functions, host, self._selector, self._emit)
             except BaseException:
@@ -188,7 +186,7 @@ class Processes:
         if entry.kind == "worker":
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
-            make_room((len(self._children) + 1) * _DESCRIPTORS_A_WORKER + _OTHER_DESCRIPTORS)
+            make_room((len(self._children) + 20) * _DESCRIPTORS_A_WORKER)
             log = None if self._folders is None else open_log(self._folders[task], worker)
             child = Child(worker, settings, function, log)
         except OSError as error:

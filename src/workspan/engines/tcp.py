@@ -38,6 +38,19 @@ def tune(connection: socket.socket) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
+def host_to_dial(host: str | None, *, from_outside: bool) -> str:
+    """Return the address under which workers dial this process.
+
+    Parameters
+    ----------
+    host
+        What the caller asks for, or ``None``.
+    from_outside
+        Workers may be on other machines, although nobody asked for an address.
+    """
+    return asked_host(host) or (detected_host() if from_outside else _LOOPBACK)
+
+
 def asked_host(host: str | None) -> str | None:
     """Return the address that the caller or the environment asks for; ``None``: none."""
     for value in (host, *(os.environ.get(name) for name in HOST_VARIABLES)):
