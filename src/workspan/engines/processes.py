@@ -23,20 +23,20 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from workspan.engines import wire
 from workspan.engines.child import Child
 from workspan.engines.context import Context
+from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.gate import Gate
 from workspan.engines.logs import open_log, prepare_folder
 from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
 from workspan.engines.tcp import asked_host, detected_host
 from workspan.errors import EngineError, WireError
-from workspan.schedule.events import Ended, Ready, Returned, TakenBack
+from workspan.schedule.events import Dropped, Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,7 +58,6 @@ REAP_SECONDS = 0.05
 
 _LOOPBACK = "127.0.0.1"
 _DESCRIPTORS_A_WORKER = 6
-_OTHER_DESCRIPTORS = 100
 
 
 class Processes:
@@ -129,7 +128,7 @@ class Processes:
         self._memory = MemoryWatch()
         self._job = job
         needs_clients = any(task.kind == "worker" or task.function is None for task in job.tasks)
-        if needs_clients or job.listen or job.host is not None:
+        if needs_clients or job.listen or job.host:
             try:
                 self._listen(job, needs_clients)
             except BaseException:
@@ -184,7 +183,7 @@ class Processes:
         if path is None:
             context = self.context(task)
             assert self._gate is not None
-            path = self._context_files[task] = self._gate.write_context(context)
+            path = self._context_files[task] = self._gate.write_context(task, context)
         return path
 
     # -- what the engine is told -----------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ class Processes:
         if settings["kind"] == "worker":
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
-            self._make_room()
+            make_room((len(self._children) + 1) * _DESCRIPTORS_A_WORKER + SPARE)
             log = None if self._folders is None else open_log(self._folders[task], worker)
             child = Child(worker, settings, function, log)
         except OSError as error:
@@ -354,19 +353,14 @@ class Processes:
         return self._job
 
     def _emit(self, event: Event) -> None:
+        if isinstance(event, Dropped | Ended):
+            # A request that nobody was told of yet: answered, it would cost a block that was never begun an attempt.
+            self._events = [e for e in self._events if not (type(e) is Ready and e.worker == event.worker)]
         self._events.append(event)
 
     def _queue(self, child: Child, message: Message) -> None:
         if child.line.queue(message):
             self._outgoing.append(child)
-
-    def _make_room(self) -> None:
-        """Raise the limit of open files when it comes near."""
-        wanted = (len(self._children) + 1) * _DESCRIPTORS_A_WORKER + _OTHER_DESCRIPTORS
-        soft, hard = getrlimit(RLIMIT_NOFILE)
-        if soft != RLIM_INFINITY and soft < wanted and soft != hard:
-            with suppress(OSError, ValueError):
-                setrlimit(RLIMIT_NOFILE, (hard if hard != RLIM_INFINITY else 2 * wanted, hard))
 
     def _look(self, end: float) -> None:
         """Send, wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""

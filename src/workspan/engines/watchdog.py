@@ -15,13 +15,14 @@ BACKSTOP_SECONDS = 1.0
 """How much later the process is ended if it does not let the watchdog's thread run: then the exit code is 1."""
 _STDERR = 2
 _LONGEST_SECONDS = 1e6
+"""A longer deadline is left to the run, which has one of its own."""
 
 
 class Watchdog:
     """A deadline that is moved from block to block.
 
     A thread watches it. If a C call keeps the interpreter from running threads, ``faulthandler`` ends the process a
-    little later, and writes where every thread was.
+    little later, and writes where every thread was. A process that is forked meanwhile has no deadline.
 
     Parameters
     ----------
@@ -36,16 +37,19 @@ class Watchdog:
         self._waits_until = inf
         self._text = ""
         self._thread: threading.Thread | None = None
+        self._is_registered = False
 
     def arm(self, seconds: float | None, what: str) -> None:
         """Give the process *seconds* from now on (``None``: any time) for *what*, which is named in its last words."""
-        if seconds is None:
+        if seconds is None or seconds > _LONGEST_SECONDS:
             return
-        seconds = min(seconds, _LONGEST_SECONDS)
         with self._changed:
             self._text = f"{what} was not finished within its timeout of {seconds:g} s: this worker ends\n"
             self._deadline = monotonic() + seconds
             if self._thread is None:
+                if not self._is_registered:
+                    self._is_registered = True
+                    os.register_at_fork(before=self._hold, after_in_parent=self._go_on, after_in_child=self._forget)
                 self._thread = threading.Thread(target=self._watch, name="workspan-watchdog", daemon=True)
                 self._thread.start()
             elif self._deadline < self._waits_until:
@@ -57,6 +61,22 @@ class Watchdog:
         if self._deadline < inf:
             faulthandler.cancel_dump_traceback_later()
             self._deadline = inf
+
+    # A fork has no copy of faulthandler's thread, and would wait for it for ever when it ends.
+
+    def _hold(self) -> None:
+        if self._deadline < inf:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _go_on(self) -> None:
+        if self._deadline < inf:
+            left = max(0.0, self._deadline - monotonic())
+            faulthandler.dump_traceback_later(left + BACKSTOP_SECONDS, exit=True, file=_STDERR)
+
+    def _forget(self) -> None:
+        self._changed = threading.Condition()
+        self._deadline = self._waits_until = inf
+        self._thread = None
 
     def _watch(self) -> None:
         with self._changed:
