@@ -11,7 +11,7 @@ import pytest
 
 CONFTEST = Path(__file__).with_name("conftest.py")
 
-SAMPLE = '''
+SAMPLE = """
 import os, socket, subprocess, sys, tempfile, threading
 import psutil, pytest
 
@@ -80,7 +80,7 @@ def test_thread_that_ends_by_itself():
 def test_lasting_loop_of_zarr():
     import zarr
     zarr.create_array({}, shape=(4,), chunks=(2,), dtype="u1")[:] = 1
-'''
+"""
 
 
 @pytest.fixture(scope="module")

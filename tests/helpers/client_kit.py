@@ -65,6 +65,7 @@ class Peer:
         self.task_id = context["task_id"]
         login = Login(read_secret(context["secret_file"]), context["run_id"], CLIENT)
         self.socket = socket.create_connection((context["hostname"], port or int(context["port"])), SECONDS)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self.socket.sendall(login.hello())
             login.take_hello(receive_exactly(self.socket, HELLO_BYTES))
@@ -187,7 +188,7 @@ class Served:
 @contextmanager
 def serving(*tasks: Any, server: ws.Server | None = None, **kwargs: Any) -> Iterator[Served]:
     """Run tasks in a server; at the end of the block the run is ended, if it goes on."""
-    run = Served(list(tasks), server or ws.Server(host="127.0.0.1"), kwargs)
+    run = Served(list(tasks) if len(tasks) > 1 else tasks[0], server or ws.Server(host="127.0.0.1"), kwargs)
     try:
         yield run
     finally:

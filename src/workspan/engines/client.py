@@ -168,6 +168,7 @@ class Client:
         """Leave the run."""
         connection, self._connection = self._connection, None
         self._is_over = True
+        self._watchdog.close()
         if connection is not None:
             with suppress(DriverGoneError):
                 connection.send(Bye())
@@ -272,6 +273,7 @@ class Client:
             The network failed.
         """
         self._is_over = True
+        self._watchdog.close()
         if self._connection is not None:
             self._connection.close()
         if gone.cause is None:

@@ -38,6 +38,7 @@ class Watchdog:
         self._text = ""
         self._thread: threading.Thread | None = None
         self._is_registered = False
+        self._is_closed = False
 
     def arm(self, seconds: float | None, what: str) -> None:
         """Give the process *seconds* from now on (``None``: any time) for *what*, which is named in its last words."""
@@ -62,6 +63,13 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
             self._deadline = inf
 
+    def close(self) -> None:
+        """Let the process live, and end the thread."""
+        self.disarm()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
     # A fork has no copy of faulthandler's thread, and would wait for it for ever when it ends.
 
     def _hold(self) -> None:
@@ -83,5 +91,7 @@ class Watchdog:
             while (left := self._deadline - monotonic()) > 0:
                 self._waits_until = self._deadline
                 self._changed.wait(None if left == inf else left)
+                if self._is_closed:
+                    return
             os.write(_STDERR, self._text.encode(errors="backslashreplace"))
             self._end(EXIT_CODE)
