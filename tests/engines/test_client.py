@@ -241,9 +241,14 @@ class TestBlocks:
         with serving(line_task(2, None, max_retries=0)) as run:
             client = make_client(run.context())
             blocks = []
-            with pytest.raises(kind, match="what was wrong"), client.acquire_block() as block:
-                blocks.append(block)
-                raise kind("what was wrong")
+
+            def work():
+                with client.acquire_block() as block:
+                    blocks.append(block)
+                    raise kind("what was wrong")
+
+            with pytest.raises(kind, match="what was wrong"):
+                work()
             assert blocks[0].status is BlockStatus.FAILED
             wait_until(lambda: run.live["t"].failed_count == 1, "the failure was reported")
             client.run(lambda block: None)
@@ -397,8 +402,8 @@ while True:
 
     def test_disarmed_on_release(self):
         """B83: time between blocks is free."""
-        what = "pass\n    time.sleep(1)"
-        with serving(line_task(2, None, timeout=0.5)) as run:
+        what = "pass\n    time.sleep(0.8)"
+        with serving(line_task(1, None, timeout=0.4)) as run:
             guest = python(self.LOOP.format(what=what), run.context())
             _, err = guest.communicate(timeout=30)
             assert (guest.returncode, err) == (0, "")

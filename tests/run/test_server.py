@@ -343,8 +343,8 @@ class TestServer:
         states = server.run_blockwise(
             [line_task(2, nothing, "b"), line_task(3, nothing, "a")], None, False, summary=False
         )
-        assert list(states) == server.last_task_order == ["b", "a"]
-        assert [state.completed_count for state in states.values()] == [2, 3]
+        assert list(states) == server.last_task_order == ["a", "b"]
+        assert [state.completed_count for state in states.values()] == [3, 2]
         assert server.last_report
         assert server.last_report["a"].blocks.count == 3
 
