@@ -17,6 +17,7 @@ from time import monotonic
 import msgspec
 import pytest
 
+import workspan as ws
 from helpers.client_kit import NOISES, STATS, Peer, is_closed, line_task, random_bytes, serving
 from helpers.engine_kit import SECONDS, wait_until
 from workspan.engines import gate as gate_module
@@ -116,14 +117,19 @@ class TestGuests:
                 assert counts(run.wait()) == (1, 1, 0, 21)
 
     def test_large_words_are_no_fault_after_the_login(self):
-        """Task ids of any length and layouts of any rank fit into the first message (R43)."""
-        name = "t" * 200
-        with serving(line_task(2, None, name)) as run, Peer(run.context(name)) as guest:
-            guest.say(Join(name, None, "h" * 256, 2**62))
-            welcome = guest.hear()
-            assert isinstance(welcome, Welcome)
-            assert welcome.task_id == name
-            guest.work()
+        """Names of any length and layouts of any rank fit into the first message of each side (R43)."""
+        far, rank = 2**40, 8
+        region = ws.Roi((far,) * rank, (far,) * rank)
+        task = ws.Task("t" * 200, region, region, region, None, read_write_conflict=False)
+        with serving(task) as run:
+            context = run.context(task.task_id)
+            with Peer(context) as guest:
+                guest.say(Join(task.task_id, None, "ü" * 256, 2**62))
+                assert isinstance(guest.hear(), Welcome)
+            client = ws.Client(context)
+            with client.acquire_block() as block:
+                assert block.write_roi == region
+            client.close()
             assert run.wait()
 
 

@@ -317,6 +317,16 @@ class TestListening:
             assert served.server.hostname == served.context()["hostname"] == "some.host"
             assert [address.ip for address in listening()] == ["0.0.0.0"]
 
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "::1"])
+    def test_other_names_of_loopback(self, host):
+        """B104: what is dialled is listened on, also if it is IPv6."""
+        if ":" in host and not Path("/proc/net/if_inet6").read_text().strip():
+            pytest.skip("no IPv6 here")
+        with serving(line_task(1, None), server=ws.Server(host=host)) as served:
+            assert [address.ip for address in listening()] == [host.replace("localhost", "127.0.0.1")]
+            ws.Client(served.context()).run(nothing)
+            assert served.wait()
+
 
 class TestServer:
     def test_address_and_context_only_while_running(self):
