@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
 
 __all__ = ["no_leaks", "pytest_configure", "pytest_runtest_makereport", "pytest_unconfigure"]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Path]:
+    """Keep the logs of workers, and what clients in this process take for their log folder, in the test's own one."""
+    from workspan import config
+
+    config.reset()
+    config.configure(log_basedir=tmp_path / "logs")
+    yield tmp_path / "logs"
+    config.reset()
+
 
 # A shell that runs the suite in the background starts it with SIGINT ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

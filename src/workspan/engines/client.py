@@ -97,9 +97,9 @@ class Client:
         self._holds = False
         self._is_over = False
         self._connection = self._connect()
-        self.connected = self._connection is not None
-        if self._connection is not None:
-            welcome = self._join(self._connection)
+        welcome = None if self._connection is None else self._join(self._connection)
+        self.connected = welcome is not None
+        if welcome is not None:
             self.worker_id = welcome.worker
             self._timeout = welcome.timeout
             self._layout = Layout(**structs.asdict(welcome.grid))
@@ -169,6 +169,7 @@ class Client:
         """Leave the run."""
         connection, self._connection = self._connection, None
         self._is_over = True
+        self._watchdog.close()
         if connection is not None:
             with suppress(DriverGoneError):
                 connection.send(Bye())
@@ -208,19 +209,27 @@ class Client:
         connection.settimeout(None)
         tune(connection)
         descriptor = connection.detach()
-        return Connection(descriptor, descriptor, *worker_ends(login.frame_secret()))
+        return Connection(descriptor, descriptor, *worker_ends(login.frame_secret(), is_known=True))
 
-    def _join(self, connection: Connection) -> Welcome:
+    def _join(self, connection: Connection) -> Welcome | None:
+        """Say whom this client works for; ``None`` if the run is ending, or has no more work for it."""
         try:
             connection.send(Join(self.task_id, self.worker_id, socket.gethostname()[:256], os.getpid()))
             answer = connection.receive()
         except DriverGoneError as gone:
-            raise EngineError(f"the run at {self.host} port {self.port} closed the connection: {gone.cause}") from None
+            self._lose(gone)
+            return None
+        except BaseException:
+            connection.close()
+            raise
         if isinstance(answer, Welcome):
             return answer
         connection.close()
-        reason = answer.reason if isinstance(answer, Refused) else "it has no work for it"
-        raise EngineError(f"the run refuses this client: {reason}")
+        self._is_over = True
+        if isinstance(answer, Stop):
+            logger.warning("the run has no more work for task %r", self.task_id)
+            return None
+        raise EngineError(f"the run refuses this client: {answer.reason if isinstance(answer, Refused) else answer}")
 
     def _ask(self) -> int | None:
         """Wait for a block; ``None``: there are no more."""
@@ -265,6 +274,7 @@ class Client:
             The network failed.
         """
         self._is_over = True
+        self._watchdog.close()
         if self._connection is not None:
             self._connection.close()
         if gone.cause is None:

@@ -114,7 +114,11 @@ class Connection:
         """Whether :meth:`receive` need not wait: there is a message, a part of one, or the end."""
         import select
 
-        return bool(self._received) or bool(select.select([self._incoming], [], [], 0)[0])
+        if self._received or not self.is_own:
+            return True
+        poll = select.poll()  # unlike select(), it knows no largest descriptor
+        poll.register(self._incoming, select.POLLIN)
+        return bool(poll.poll(0))
 
     def report(self, index: int, outcome: Outcome) -> None:
         """Send what became of block *index*.

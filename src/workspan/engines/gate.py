@@ -63,6 +63,11 @@ class Peer:
         self.begun_at = begun_at
         """When it began its login, or the message that is not complete."""
 
+    @property
+    def limit(self) -> float:
+        """Seconds in which what it has begun must be complete."""
+        return LOGIN_SECONDS if self.task is None else FRAME_SECONDS
+
 
 class Gate:
     """Listens for peers and turns what they say into events.
@@ -133,7 +138,7 @@ class Gate:
     def grant(self, worker: int, index: int) -> None:
         """Give a block to a peer that asked for one."""
         peer = self._of_worker.get(worker)
-        if peer is not None:
+        if peer is not None and peer.asking:  # not a later client, which has not asked yet
             peer.index = index
             peer.asking = False
             self._say(peer, wire.Grant(index))
@@ -189,15 +194,14 @@ class Gate:
         """When :meth:`expire` is to be called next, on the monotonic clock."""
         if not self._begun:
             return self._listener.due
-        return min(self._listener.due, min(peer.begun_at for peer in self._begun) + LOGIN_SECONDS)
+        return min(self._listener.due, min(peer.begun_at + peer.limit for peer in self._begun))
 
     def expire(self, now: float) -> None:
         """Close connections that took too long."""
         self._listener.expire(now)
         for peer in list(self._begun):
-            limit = LOGIN_SECONDS if peer.task is None else FRAME_SECONDS
-            if peer.begun_at + limit <= now:
-                self._drop(peer, f"a message was not complete after {limit:g} s")
+            if peer.begun_at + peer.limit <= now:
+                self._drop(peer, f"a message was not complete after {peer.limit:g} s")
 
     def close(self) -> None:
         """Tell all peers that there is no more work, and stop listening."""
@@ -231,16 +235,15 @@ class Gate:
         """Return a file with the context of guests of task number *task*, which only its owner can read."""
         path = self._context_files.get(task)
         if path is None:
-            context = self.context(task, None)
-            text = f"{context.to_env()}\n"
-            path = self._context_files[task] = self._vault.write(f"{context['task_id']}.context", text.encode())
+            text = f"{self.context(task, None).to_env()}\n"
+            path = self._context_files[task] = self._vault.write(f"context-{task}", text.encode())
         return path
 
     # -- peers -----------------------------------------------------------------------------------------------------
 
     def _let_in(self, connection: socket.socket, login: Login, address: str, since: float) -> None:
         tune(connection)
-        line = Line(connection, connection, *wire.driver_ends(login.frame_secret()))
+        line = Line(connection, connection, *wire.driver_ends(login.frame_secret(), is_known=True))
         peer = Peer(line, address, since)
         self._peers[peer] = None
         self._begun.add(peer)
@@ -259,8 +262,10 @@ class Gate:
                 self._drop(peer, "its connection was closed")
 
     def _take(self, peer: Peer, data: bytes) -> None:
+        messages = 0
         try:
             for message in peer.line.opener.feed(data):
+                messages += 1
                 self._take_message(peer, message)
                 if peer not in self._peers:
                     return
@@ -270,7 +275,7 @@ class Gate:
         if peer.task is not None:
             if not peer.line.opener.pending:
                 self._begun.discard(peer)
-            elif peer not in self._begun:
+            elif messages or peer not in self._begun:
                 peer.begun_at = monotonic()
                 self._begun.add(peer)
 
@@ -278,10 +283,10 @@ class Gate:
         if isinstance(message, wire.Join) and peer.task is None:
             self._join(peer, message)
         elif isinstance(message, wire.Ask) and peer.worker is not None and not peer.asking and peer.index is None:
+            peer.asking = True
             if peer.stop_sent:
                 self._say(peer, wire.Stop())
             else:
-                peer.asking = True
                 self._emit(Ready(peer.worker, on_demand=True))
         elif isinstance(message, wire.Result) and peer.worker is not None and peer.index == message.index:
             self._take_result(peer, peer.worker, message)
@@ -292,11 +297,12 @@ class Gate:
 
     def _take_result(self, peer: Peer, worker: int, result: wire.Result) -> None:
         assert peer.task is not None
-        if result.stats is None and self._job.tasks[peer.task].resource_tracking:
+        tracked = self._job.tasks[peer.task].resource_tracking
+        if result.stats is None and tracked:
             self._refuse(peer, f"block {result.index} came back without measurements")
             return
         peer.index = None
-        stats = None if result.stats is None else wire.unpack_stats(result.stats)
+        stats = wire.unpack_stats(result.stats) if result.stats is not None and tracked else None
         self._emit(Returned(worker, result.index, result.ok, result.error, stats, result.steps))
 
     def _join(self, peer: Peer, join: wire.Join) -> None:
@@ -355,6 +361,7 @@ class Gate:
             self._drop(peer, f"sent {peer.refused} messages that could not be accepted, the last one because {text}")
 
     def _send_away(self, peer: Peer, reason: str) -> None:
+        self.refused_messages += 1
         logger.warning("a client at %s was sent away: %s", peer.address, reason)
         self._say(peer, wire.Refused(reason))
         self._forget(peer)

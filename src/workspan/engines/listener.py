@@ -14,9 +14,9 @@ from functools import partial
 from math import inf
 from time import monotonic
 
-from workspan.engines.descriptors import make_room
+from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.login import DRIVER, HELLO_BYTES, MAGIC, PROOF_BYTES, Login
-from workspan.engines.tcp import is_loopback
+from workspan.engines.tcp import listening_address
 from workspan.errors import EngineError, WireError
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ _MOST_ACCEPTED = 32
 _PAUSE_SECONDS = 1.0
 """How long nobody is accepted after the operating system had no descriptor left."""
 _BACKLOG = 1024
-_DESCRIPTORS = 8192
-"""Open files that a run with clients may need."""
 _MOST_LOGGED = 1000
 
 
@@ -86,8 +84,9 @@ class Listener:
         self._strangers: dict[Stranger, None] = {}
         self._logged: dict[str, tuple[float, int]] = {}
         self._resume_at = inf
-        address = "127.0.0.1" if is_loopback(host) else ""
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        address = listening_address(host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
             self._socket.setblocking(False)
             self._socket.bind((address, 0))
@@ -95,7 +94,6 @@ class Listener:
         except OSError as error:
             self._socket.close()
             raise EngineError(f"this process cannot listen for workers ({error}): leave out host=") from error
-        make_room(_DESCRIPTORS)
         self.port: int = self._socket.getsockname()[1]
         selector.register(self._socket, selectors.EVENT_READ, self._accept)
         logger.info("listening for workers on %s port %d", address or "all interfaces", self.port)
@@ -133,6 +131,7 @@ class Listener:
                 self._selector.unregister(self._socket)
                 self._resume_at = monotonic() + _PAUSE_SECONDS
                 return
+            make_room(connection.fileno() + SPARE)
             connection.setblocking(False)
             login = Login(self._secret, self._run_id, DRIVER)
             stranger = Stranger(connection, str(address[0]), login, monotonic() + LOGIN_SECONDS)
@@ -197,6 +196,6 @@ class Listener:
         logger.warning("a connection from %s was turned away: %s%s", stranger.address, reason, more)
 
     def _close_stranger(self, stranger: Stranger) -> None:
-        del self._strangers[stranger]
-        self._selector.unregister(stranger.socket)
+        if self._strangers.pop(stranger, stranger) is None:  # else it was let in, and is broken all the same
+            self._selector.unregister(stranger.socket)
         stranger.socket.close()

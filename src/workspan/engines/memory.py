@@ -28,10 +28,12 @@ class MemoryWatch:
         self._seen = self._kills()
 
     def took_one(self) -> bool:
-        """Whether there was a kill since the last call."""
+        """Whether there was a kill that no earlier call has told of: several workers may be killed at once."""
         now = self._kills()
-        before, self._seen = self._seen, now
-        return now is not None and before is not None and now > before
+        if now is None or self._seen is None or now <= self._seen:
+            return False
+        self._seen += 1
+        return True
 
     @property
     def limit_bytes(self) -> int | None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 from workspan.engines import wire
 from workspan.engines.child import Child
 from workspan.engines.context import Context
-from workspan.engines.descriptors import make_room
+from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.follow import LogWatch
 from workspan.engines.gate import Gate
 from workspan.engines.logs import open_log, prepare_folder
@@ -37,7 +37,7 @@ from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
 from workspan.engines.tcp import host_to_dial
 from workspan.errors import EngineError, WireError
-from workspan.schedule.events import Ended, TakenBack
+from workspan.schedule.events import Dropped, Ended, Ready, TakenBack
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -136,7 +136,7 @@ class Processes:
         self._memory = MemoryWatch()
         self._job = job
         needs_clients = any(task.kind == "worker" or task.function is None for task in job.tasks)
-        if needs_clients or job.listen or job.host is not None:
+        if needs_clients or job.listen or job.host:
             host = host_to_dial(job.host, from_outside=needs_clients)
             try:
                 self._gate = Gate(job, self._settings, functions, host, self._selector, self._emit)
@@ -186,7 +186,7 @@ class Processes:
         if entry.kind == "worker":
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
-            make_room((len(self._children) + 20) * _DESCRIPTORS_A_WORKER)
+            make_room((len(self._children) + 1) * _DESCRIPTORS_A_WORKER + SPARE)
             log = None if self._folders is None else open_log(self._folders[task], worker)
             child = Child(worker, settings, function, log)
         except OSError as error:
@@ -348,6 +348,9 @@ class Processes:
         return self._gate
 
     def _emit(self, event: Event) -> None:
+        if isinstance(event, Dropped | Ended):
+            # A request that nobody was told of yet: answered, it would cost a block that was never begun an attempt.
+            self._events = [e for e in self._events if not (type(e) is Ready and e.worker == event.worker)]
         self._events.append(event)
 
     def _queue(self, child: Child, message: Message) -> None:

@@ -89,6 +89,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def listening_address(host: str) -> str:
+    """Return what to listen on so that *host* can be dialled: loopback for loopback, else all interfaces."""
+    if not is_loopback(host):
+        return ""
+    return _LOOPBACK if host == "localhost" else host
+
+
 def answers(address: str) -> bool:
     """Whether a listener on *address* can be dialled from here and hears what is said."""
     word = os.urandom(8)

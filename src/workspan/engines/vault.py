@@ -46,10 +46,14 @@ class Vault:
         try:
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
-                _sweep(parent)
+            _sweep(Path(tempfile.gettempdir()) if parent is None else parent)
             prefix = f"{_PREFIX}-{gethostname()}-{os.getpid()}-"
             self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()
-            self.secret_file = self.write("secret", secret)
+            try:
+                self.secret_file = self.write("secret", secret)
+            except OSError:
+                self.close()
+                raise
         except OSError as error:
             raise EngineError(
                 f"the folder for the run's secret cannot be made in {str(parent or tempfile.gettempdir())!r} "
@@ -81,10 +85,14 @@ class Vault:
 
 def _sweep(parent: Path) -> None:
     """Remove what runs of this machine left in *parent* when they were killed."""
-    for folder in parent.glob(f"{_PREFIX}-{gethostname()}-*"):
-        pid = folder.name.rsplit("-", 2)[1]
+    prefix = f"{_PREFIX}-{gethostname()}-"
+    for folder in parent.glob(f"{_PREFIX}-*"):
+        if not folder.name.startswith(prefix):
+            continue
+        pid, _, rest = folder.name.removeprefix(prefix).partition("-")
         with suppress(OSError):
-            if pid.isdigit() and folder.lstat().st_uid == os.geteuid() and not folder.is_symlink():
+            # A machine whose name begins with this one's name has more dashes in what is left.
+            if pid.isdigit() and "-" not in rest and folder.lstat().st_uid == os.geteuid() and not folder.is_symlink():
                 try:
                     os.kill(int(pid), 0)
                 except ProcessLookupError:

@@ -255,18 +255,28 @@ class Opener(Generic[T]):
         Turns a payload into a message of this direction, or raises.
     packets
         The frames are packets, and some may have been taken back.
+    is_known
+        The peer has proved that it knows the secret, so its first frame may be as large as any.
     """
 
     __slots__ = ("_decode", "_limit", "_mac", "_need", "_packet", "_rest", "_sequence")
 
-    def __init__(self, secret: bytes, direction: bytes, decode: Callable[[bytes], T], *, packets: bool = False) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        direction: bytes,
+        decode: Callable[[bytes], T],
+        *,
+        packets: bool = False,
+        is_known: bool = False,
+    ) -> None:
         self._mac = _keyed(secret, direction)
         self._sequence = 0
         self._decode = decode
         self._rest = bytearray()
         self._packet = PACKET_BYTES if packets else 0
         self._need = self._packet or HEAD_BYTES
-        self._limit = PACKET_BYTES - HEAD_BYTES if packets else MAX_FIRST_FRAME
+        self._limit = PACKET_BYTES - HEAD_BYTES if packets else MAX_FRAME if is_known else MAX_FIRST_FRAME
 
     @property
     def pending(self) -> int:
@@ -323,14 +333,26 @@ class Opener(Generic[T]):
             rest += data[at:]  # a frame that was refused stays there, and is refused again
 
 
-def driver_ends(secret: bytes, *, packets: bool = False) -> tuple[Sealer, Opener[ToDriver]]:
-    """Return what the driver writes and reads a connection with; *packets*: what it writes can be taken back."""
-    return Sealer(secret, TO_WORKER, packets=packets), Opener(secret, TO_DRIVER, _decode_to_driver)
+def driver_ends(secret: bytes, *, packets: bool = False, is_known: bool = False) -> tuple[Sealer, Opener[ToDriver]]:
+    """Return what the driver writes and reads a connection with.
+
+    Parameters
+    ----------
+    secret
+        The connection's secret.
+    packets
+        What the driver writes can be taken back.
+    is_known
+        The worker has proved that it knows the secret.
+    """
+    opener = Opener(secret, TO_DRIVER, _decode_to_driver, is_known=is_known)
+    return Sealer(secret, TO_WORKER, packets=packets), opener
 
 
-def worker_ends(secret: bytes, *, packets: bool = False) -> tuple[Sealer, Opener[ToWorker]]:
+def worker_ends(secret: bytes, *, packets: bool = False, is_known: bool = False) -> tuple[Sealer, Opener[ToWorker]]:
     """Return what the worker writes and reads the same connection with."""
-    return Sealer(secret, TO_DRIVER), Opener(secret, TO_WORKER, _decode_to_worker, packets=packets)
+    opener = Opener(secret, TO_WORKER, _decode_to_worker, packets=packets, is_known=is_known)
+    return Sealer(secret, TO_DRIVER), opener
 
 
 def _keyed(secret: bytes, direction: bytes) -> blake2b:

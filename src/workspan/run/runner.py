@@ -141,7 +141,7 @@ def execute(
     spec = pipeline.spec()
     tasks = {task.task_id: task for task in pipeline.tasks}
     _check_runnable(spec, tasks, engine, resources)
-    if host is not None and (engine is None or not engine.has_clients):
+    if host and (engine is None or not engine.has_clients):
         name = "the debug mode" if engine is None else f"engine={engine.name!r}"
         raise ConfigurationError(f"host={host!r}: no worker can connect to {name}; use engine='processes'")
     clock = RunClock()
