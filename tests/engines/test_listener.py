@@ -14,7 +14,7 @@ from time import monotonic
 import pytest
 
 from helpers.client_kit import NOISES, is_closed, random_bytes, receive_exactly
-from helpers.engine_kit import SECONDS
+from helpers.engine_kit import SECONDS, wait_until
 from workspan.engines import listener as listener_module
 from workspan.engines import login as login_module
 from workspan.engines.listener import MOST_STRANGERS, Listener
@@ -65,8 +65,8 @@ class Door:
         return len(self.listener._strangers)
 
     def settle(self):
-        """Turn until all who dialled were heard of, and nothing is left to be done."""
-        while self.turn():
+        """Turn until all who dialled were heard of, and nothing is left to be done; sit out short pauses."""
+        while self.turn(0.001) or self.listener._resume_at < monotonic() + 0.2:
             pass
 
     def log_in(self, caller=None):
@@ -275,8 +275,36 @@ class TestNoise:
 
 
 class TestLimits:
-    def test_at_most_64_strangers(self, door):
+    def test_workers_that_start_at_once_wait_for_each_other(self, door):
+        """R44: the 65th waits in the system's queue, and nobody who has just come is closed for it."""
+        callers = [door.dial() for _ in range(MOST_STRANGERS + 10)]
+        while door.turn(0.001):
+            pass
+        assert door.strangers == MOST_STRANGERS
+        logins = [door.log_in(caller) for caller in callers]
+        assert len(door.let_in) == len(logins) == MOST_STRANGERS + 10
+
+    def test_a_flood_has_a_small_share_of_the_time(self, door, monkeypatch):
+        """R38: after connections that were good for nothing the door is shut for far longer than they took."""
+        now = [100.0]
+
+        def clock():
+            now[0] += 0.001
+            return now[0]
+
+        monkeypatch.setattr(listener_module, "monotonic", clock)
+        for _ in range(16):
+            door.dial().close()
+        wait_until(lambda: door.selector.select(0), "somebody is at the door")
+        before = now[0]
+        ((key, mask),) = door.selector.select(0)
+        key.data(mask)
+        spent = now[0] - before
+        assert door.listener.due - now[0] > 5 * spent
+
+    def test_at_most_64_strangers(self, door, monkeypatch):
         """One more closes the oldest, and a client still gets in between them (R44)."""
+        monkeypatch.setattr(listener_module, "CHANCE_SECONDS", 0.0)
         callers = []
         for _ in range(MOST_STRANGERS + 10):
             callers.append(door.dial())

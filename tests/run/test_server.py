@@ -295,7 +295,7 @@ class TestListening:
         def detect():
             pytest.fail("nobody needs an address")
 
-        monkeypatch.setattr("workspan.engines.processes.detected_host", detect)
+        monkeypatch.setattr("workspan.engines.tcp.detected_host", detect)
 
         def hold(block):
             Path(inside.path).write_text("here\n")

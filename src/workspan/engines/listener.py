@@ -24,11 +24,15 @@ logger = logging.getLogger(__name__)
 LOGIN_SECONDS = 5.0
 """Time from a connection to its first message."""
 MOST_STRANGERS = 64
-"""Connections that have not logged in; one more closes the oldest of them."""
+"""Connections that have not logged in. One more waits until the oldest has had its chance, then it takes that place."""
+CHANCE_SECONDS = 1.0
+"""Time that a stranger has in any case: a hundred workers that start at once get in one after the other."""
 LOG_SECONDS = 60.0
 """How often one machine may have a line in the log for being turned away."""
-_MOST_ACCEPTED = 32
+_MOST_ACCEPTED = 16
 """Connections accepted in a row, before workers are looked after again."""
+_FLOOD_SHARE = 0.05
+"""Part of the driver's time that connections may take which are good for nothing."""
 _PAUSE_SECONDS = 1.0
 """How long nobody is accepted after the operating system had no descriptor left."""
 _BACKLOG = 1024
@@ -105,10 +109,9 @@ class Listener:
         return min(self._resume_at, first.due) if first else self._resume_at
 
     def expire(self, now: float) -> None:
-        """Close connections that did not log in in time."""
+        """Close connections that did not log in in time, and listen again after a pause."""
         if now >= self._resume_at:
-            self._resume_at = inf
-            self._selector.register(self._socket, selectors.EVENT_READ, self._accept)
+            self._resume()
         for stranger in [s for s in self._strangers if s.due <= now]:
             self._turn_away(stranger, f"it did not log in within {LOGIN_SECONDS:g} s")
 
@@ -120,37 +123,75 @@ class Listener:
             self._selector.unregister(self._socket)
         self._socket.close()
 
+    # -- the door --------------------------------------------------------------------------------------------------
+
     def _accept(self, mask: int) -> None:
+        began = monotonic()
+        useless = 0
         for _ in range(_MOST_ACCEPTED):
+            oldest = next(iter(self._strangers)) if len(self._strangers) >= MOST_STRANGERS else None
+            if oldest is not None and (chance_until := oldest.due - LOGIN_SECONDS + CHANCE_SECONDS) > began:
+                self._pause(chance_until)
+                return
             try:
                 connection, address = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:  # no descriptor or no memory left
                 logger.warning("a worker cannot connect: %s; raise the limit of open files (ulimit -n)", error)
-                self._selector.unregister(self._socket)
-                self._resume_at = monotonic() + _PAUSE_SECONDS
+                self._pause(began + _PAUSE_SECONDS)
                 return
-            make_room(connection.fileno() + SPARE)
-            connection.setblocking(False)
-            login = Login(self._secret, self._run_id, DRIVER)
-            stranger = Stranger(connection, str(address[0]), login, monotonic() + LOGIN_SECONDS)
-            if len(self._strangers) >= MOST_STRANGERS:
-                self._turn_away(next(iter(self._strangers)), f"{MOST_STRANGERS} others have not logged in either")
-            self._strangers[stranger] = None
-            self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, stranger))
-            self._hear(stranger, selectors.EVENT_READ)  # it may have spoken, or hung up, already
+            if oldest is not None:
+                self._turn_away(oldest, f"{MOST_STRANGERS} others have not logged in either")
+            useless += not self._take_in(connection, str(address[0]))
+        if useless:
+            now = monotonic()
+            self._pause(now + (now - began) * useless / _MOST_ACCEPTED / _FLOOD_SHARE)
 
-    def _hear(self, stranger: Stranger, mask: int) -> None:
-        if stranger not in self._strangers:
-            return
+    def _take_in(self, connection: socket.socket, address: str) -> bool:
+        """Make a stranger of a connection, unless it is over already; whether it was worth it."""
+        connection.setblocking(False)
+        try:
+            data = connection.recv(HELLO_BYTES)
+        except BlockingIOError:
+            data = None
+        except OSError:
+            data = b""
+        if data == b"":
+            connection.close()
+            self._note(address, "it hung up")
+            return False
+        make_room(connection.fileno() + SPARE)
+        stranger = Stranger(connection, address, Login(self._secret, self._run_id, DRIVER), monotonic() + LOGIN_SECONDS)
+        self._strangers[stranger] = None
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, stranger))
+        if data is not None:
+            self._hear(stranger, selectors.EVENT_READ, data)
+        return stranger in self._strangers
+
+    def _pause(self, until: float) -> None:
+        """Accept nobody until then: they wait in the operating system's queue."""
+        if self._resume_at == inf:
+            self._selector.unregister(self._socket)
+        self._resume_at = until
+
+    def _resume(self) -> None:
+        if self._resume_at != inf:
+            self._resume_at = inf
+            self._selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    # -- strangers -------------------------------------------------------------------------------------------------
+
+    def _hear(self, stranger: Stranger, mask: int, data: bytes = b"") -> None:
         try:
             while stranger in self._strangers:
-                need = (PROOF_BYTES if stranger.greeted else HELLO_BYTES) - len(stranger.data)
-                data = stranger.socket.recv(need)
+                if not data:
+                    need = (PROOF_BYTES if stranger.greeted else HELLO_BYTES) - len(stranger.data)
+                    data = stranger.socket.recv(need)
                 if not data:
                     raise WireError("it hung up")
                 stranger.data += data
+                data = b""
                 self._answer(stranger)
         except BlockingIOError:
             return
@@ -178,22 +219,29 @@ class Listener:
     def _let_in(self, stranger: Stranger) -> None:
         connection, login = stranger.socket, stranger.login
         connection.send(login.proof())
+        is_full = len(self._strangers) >= MOST_STRANGERS
         del self._strangers[stranger]
         self._selector.unregister(connection)
+        if is_full:
+            self._resume()
         self._admit(connection, login, stranger.address, stranger.due - LOGIN_SECONDS)
 
     def _turn_away(self, stranger: Stranger, reason: str) -> None:
         self._close_stranger(stranger)
+        self._note(stranger.address, reason)
+
+    def _note(self, address: str, reason: str) -> None:
+        """Log that somebody was turned away, once a minute and machine."""
         now = monotonic()
-        last, count = self._logged.get(stranger.address, (-inf, 0))
+        last, count = self._logged.get(address, (-inf, 0))
         if now - last < LOG_SECONDS:
-            self._logged[stranger.address] = (last, count + 1)
+            self._logged[address] = (last, count + 1)
             return
         if len(self._logged) >= _MOST_LOGGED:
             self._logged.clear()
-        self._logged[stranger.address] = (now, 0)
+        self._logged[address] = (now, 0)
         more = f"; so were {count:,} more since the last line about it" if count else ""
-        logger.warning("a connection from %s was turned away: %s%s", stranger.address, reason, more)
+        logger.warning("a connection from %s was turned away: %s%s", address, reason, more)
 
     def _close_stranger(self, stranger: Stranger) -> None:
         if self._strangers.pop(stranger, stranger) is None:  # else it was let in, and is broken all the same
