@@ -79,7 +79,7 @@ def test_a_function_file_that_was_changed_is_not_loaded(busy, tmp_path):
     path = Path(context["function_file"])
     data = path.read_bytes()
     trap = f"cos\nsystem\n(S'touch {tmp_path}/trapped'\ntR.".encode()
-    for content in (data[:32] + trap, data + trap, bytes(32) + data[32:], trap):
+    for content in (data[:32] + trap, bytes(32) + data[32:]):
         path.write_bytes(content)
         guest = start(busy.file)
         _, err = guest.communicate(timeout=SECONDS)

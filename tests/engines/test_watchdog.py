@@ -149,3 +149,20 @@ dog.disarm()
 """)
     assert (done.returncode, done.stdout) == (0, "87\n")
     assert "its own was not finished" in done.stderr
+
+
+def test_closed_it_leaves_no_thread():
+    """A client that has left keeps nothing, however soon it leaves after its first block."""
+    done, _ = run("""
+import threading
+for n in range(300):
+    other = Watchdog()
+    other.arm(20, "block")
+    other.close()
+    other.close()
+end = time.monotonic() + 10
+while threading.active_count() > 1 and time.monotonic() < end:
+    time.sleep(0.01)
+print(threading.active_count())
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

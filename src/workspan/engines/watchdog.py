@@ -90,9 +90,9 @@ class Watchdog:
     def _watch(self) -> None:
         with self._changed:
             while (left := self._deadline - monotonic()) > 0:
+                if self._is_closed:  # maybe before this thread was running
+                    return
                 self._waits_until = self._deadline
                 self._changed.wait(None if left == inf else left)
-                if self._is_closed:
-                    return
             os.write(_STDERR, self._text.encode(errors="backslashreplace"))
             self._end(EXIT_CODE)
