@@ -276,14 +276,6 @@ def flags_and_failures(task, plan):
         return set(np.flatnonzero(store.done_blocks()).tolist()), store.failures_of_blocks().tolist()
 
 
-@pytest.fixture(autouse=True)
-def logs(tmp_path):
-    """Keep the workers' logs in the test's own folder."""
-    workspan.logging.set_log_basedir(tmp_path / "logs")
-    yield
-    workspan.logging.set_log_basedir("./workspan_logs")
-
-
 @pytest.mark.filterwarnings("ignore:.*check_function")
 @pytest.mark.parametrize(
     ("mode", "seed"), [(mode, seed) for mode, n in EXAMPLES.items() for seed in range(n * 10 if FULL else n)]

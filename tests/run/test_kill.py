@@ -177,10 +177,8 @@ def test_a_run_that_is_killed_over_and_over_goes_on_where_it_was(tmp_path, monke
                     driver.communicate()
         wait_until(lambda: processes_of(token) <= before, "no worker is left", 5)
 
-        told = {
-            name: int(number)
-            for name, number in re.findall(r"^(\w+): .* (\d+) w(?:as|ere) in flight and run again", err.read_text(), re.M)
-        }
+        lines = re.findall(r"^(\w+): .* (\d+) w(?:as|ere) in flight and run again", err.read_text(), re.M)
+        told = {name: int(number) for name, number in lines}
         noted = calls_of(tmp_path, run)
         if noted["begin"]:  # it came far enough to tell
             assert told == {name: len(blocks) for name, blocks in in_flight.items() if blocks}
