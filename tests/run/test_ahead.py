@@ -106,7 +106,7 @@ def test_all_other_blocks_are_done_while_a_slow_one_is_held(kind, tmp_path, call
 
 @pytest.mark.parametrize("moment", ["in the block", "before the report", "after the report"])
 def test_a_worker_that_dies_with_blocks_granted_to_it_costs_one_attempt_at_most(moment, tmp_path, calls, monkeypatch):
-    """R2, R4, D4, B122: a death in a block, or before its result is sent, is an attempt of that block and of no other;
+    """R2, R4, D4, B122, KF-25: a death in a block, or before its result is sent, is an attempt of that block only;
     after that it is an attempt of none, although the next block had been granted.
     """
     monkeypatch.setattr(dispatch, "HOARD_SECONDS", 100.0)  # nothing is taken back: all of it dies with the worker

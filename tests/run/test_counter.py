@@ -22,7 +22,7 @@ from workspan.measure.profile import BlockStats
 from workspan.store.tracking import TrackingStore
 
 FULL = os.environ.get("WORKSPAN_FULL") == "1"
-EXAMPLES = {"serial": 25, "debug": 20, "processes": 4, "client": 4}
+EXAMPLES = {"serial": 20, "debug": 12, "processes": 3, "client": 3}
 TIMEOUT_SECONDS = 1.0
 HARMLESS = ("FAILED", "raise")
 DEADLY = ("kill", "exit")
