@@ -156,6 +156,40 @@ class TestHandlers:
                 signal.signal(number, handler)
         assert len(during) == 1
 
+    @pytest.mark.parametrize("kwargs", [{"engine": "serial"}, {"engine": "processes"}, {"multiprocessing": False}])
+    @pytest.mark.parametrize("raises", [True, False])
+    def test_the_programs_own_handler_is_called(self, kwargs, raises, tmp_path, monkeypatch):
+        """R66, R20: once, when the run has ended and is recorded; what it raises reaches the caller with the report."""
+        monkeypatch.setattr(session_module, "GRACE_SECONDS", 0.1)
+        called = []
+
+        class Mine(Exception):
+            pass
+
+        def mine(number, frame):
+            called.append((number, len((tmp_path / "store" / "runs.jsonl").read_text().splitlines())))
+            if raises:
+                raise Mine
+
+        def work(block):
+            if block.index == 1:
+                os.kill(driver, signal.SIGTERM)
+                while True:  # ended with its worker, or by the signal
+                    time.sleep(0.01)
+
+        driver = os.getpid()
+        previous = signal.signal(signal.SIGTERM, mine)
+        task = line(3, work, tracking_path=tmp_path / "store")
+        try:
+            with pytest.raises(Mine if raises else SystemExit) as caught:
+                workspan.run_blockwise(task, progress=False, summary=False, **kwargs)
+            assert signal.getsignal(signal.SIGTERM) is mine
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+        assert called == [(signal.SIGTERM, 1)]
+        assert caught.value.run_report.outcome == "interrupted"
+        assert caught.value.run_report["t"].blocks.count == 1
+
 
 PROGRAM = """
 import sys, threading, warnings
