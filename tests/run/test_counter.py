@@ -106,6 +106,8 @@ def work_of(plan, folder, healed):
                 break
             except FileExistsError:
                 attempt += 1
+        with open(folder.parent / "order", "a") as order:
+            order.write(f"{plan.task_id}.{block.index}.{attempt}\n")
         how, times = plan.fails.get(block.index, ("", 0))
         if attempt < times and not healed.exists():
             if how == "raise":
@@ -332,3 +334,29 @@ def test_all_counts_are_one(mode, seed, tmp_path, capsys):
         assert blocks.count == plan.blocks
         assert blocks.skipped == len(done[number] | plan.masked | plan.found)
         assert blocks.failures == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*check_function")
+@pytest.mark.parametrize("mode", ["serial", "debug"])
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_measuring_changes_nothing(mode, seed, tmp_path, capsys):
+    """B124: the same blocks run in the same order with the same outcome, measured or not."""
+    seen = []
+    for tracked in (True, False):
+        folder = tmp_path / str(tracked)
+        (folder / "calls").mkdir(parents=True)
+        plans = draw(mode, seed)
+        for plan in plans:
+            plan.tracked = tracked
+            plan.before |= plan.found  # check functions are for tasks that are not tracked
+            plan.found.clear()
+        tasks = [task_of(plan, folder, folder / "healed") for plan in plans]
+        report, states = run(tasks, mode)
+        order = (folder / "order").read_text().split() if (folder / "order").exists() else []
+        counts = [
+            (own.blocks.count, own.blocks.skipped, own.blocks.failed, own.blocks.orphaned, own.blocks.failures)
+            for own in report.tasks.values()
+        ]
+        flags = [flags_and_failures(task, plan) for task, plan in zip(tasks, plans, strict=True)]
+        seen.append((order, counts, flags, {name: str(state) for name, state in states.items()}))
+    assert seen[0] == seen[1]

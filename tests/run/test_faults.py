@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 
 import workspan
-from helpers.engine_kit import is_gone, wait_until
+from helpers.engine_kit import Gate, is_gone, wait_until
 from helpers.pipelines import brute_inputs, descendants
 from helpers.runs import line, note, run
-from workspan.errors import AbandonedError, EngineError
+from workspan.errors import AbandonedError, EngineError, StalledError
 from workspan.run.record import RunRecord
 from workspan.run.session import Session
-from workspan.schedule.dispatch import Dispatcher
+from workspan.schedule.dispatch import TICK_SECONDS, Dispatcher
+from workspan.schedule.ledger import Ledger
 from workspan.store.tracking import TrackingStore
 from workspan.views.progress import Guard
 
@@ -156,6 +157,35 @@ class TestDeaths:
             wait_until(lambda pid=pid: is_gone(pid), f"{path.name} is gone", 2)
         begun = max(path.stat().st_mtime for path in pids.iterdir())
         assert ended - begun < timeout + 3 + 10  # ten for a machine that does other things
+
+    def test_a_worker_that_locks_its_interpreter_is_not_dead(self, tmp_path):
+        """R8, B90: without a timeout a block may keep the interpreter as long as it likes: there is no sign of life
+        that it could fail to give.
+        """
+        gate, done = Gate(tmp_path / "gate"), tmp_path / "done"
+        done.mkdir()
+        path = gate.path.encode()
+
+        def work(block):
+            import ctypes
+
+            if block.index == 2:
+                libc = ctypes.PyDLL(None)  # which keeps the interpreter's lock
+                libc.close(libc.open(path, os.O_RDONLY))
+            (done / str(block.index)).touch()
+
+        def let_go():
+            # Two ticks of the scheduler after all others are done: time enough to be given up wrongly.
+            wait_until(lambda: len(list(done.iterdir())) == 7, "all others are done")
+            time.sleep(2 * TICK_SECONDS)
+            gate.open()
+
+        helper = threading.Thread(target=let_go)
+        helper.start()
+        report = run(line(8, work, max_workers=2, max_retries=0, timeout=float("inf")), "processes")["t"]
+        helper.join()
+        assert (report.blocks.count, report.blocks.failures) == (8, 0)
+        assert report.workers.exits["clean"] == report.workers.count
 
     @pytest.mark.parametrize("how", ["import", "interpreter"])
     def test_workers_that_never_come_up(self, tmp_path, monkeypatch, how):
@@ -425,6 +455,20 @@ class TestInternalFaults:
             assert done - report["t"].blocks.count in ({0, 1} if name == "block_done" else {0})
         again = run(task)["t"].blocks
         assert (again.count, again.skipped) == (8, done)
+
+    @pytest.mark.parametrize("kwargs", [{"engine": "serial"}, {"engine": "processes"}, {"multiprocessing": False}])
+    def test_a_stall_is_an_error(self, kwargs, tmp_path, monkeypatch):
+        """B70: blocks that are unfinished while none is ready or in flight end the run with an error, never in silence
+        and never in a hang; what was done is recorded.
+        """
+        monkeypatch.setattr(Ledger, "_unlock", lambda *args: None)
+        task = line(6, lambda block: None, context=5, tracking_path=tmp_path / "store")
+        with pytest.raises(StalledError, match="none is ready") as caught:
+            workspan.run_blockwise(task, progress=False, summary=False, **kwargs)
+        report = caught.value.run_report
+        assert (report.outcome, report["t"].blocks.count) == ("error", 3)
+        with TrackingStore.open(tmp_path / "store", task.layout) as store:
+            assert store.done_blocks().sum() == 3
 
     @pytest.mark.parametrize("engine", ENGINES)
     def test_a_bug_in_the_views_does_not_cost_the_record(self, engine, tmp_path, monkeypatch):

@@ -438,6 +438,32 @@ class TestLosses:
         other = max(bench.guests)
         assert StopWorker(other) in bench.ask(other), "nothing is left to wait for (B87)"
 
+    def test_a_release_touches_as_many_parked_requests_as_it_feeds(self, monkeypatch):
+        """B88: parked requests are served in the order in which they came, and the others are not even looked at."""
+        bench = Bench(TaskSpec("up", line(4)), TaskSpec("down", line(4), has_function=False), edges=[(0, 1)])
+        bench.start()
+        bench.ready(0)
+        for _ in range(50):
+            bench.join(1)
+        guests = sorted(bench.guests)
+        for guest in guests:
+            bench.ask(guest)
+        touched = []
+        serve = bench.dispatcher._serve
+
+        def watched(slot, *args):
+            touched.append(slot.worker)
+            serve(slot, *args)
+
+        monkeypatch.setattr(bench.dispatcher, "_serve", watched)
+        for number in range(3):
+            touched.clear()
+            assert Send(guests[number], number) in bench.returned(0, after=0.1)
+            assert sorted(touched) == [0, guests[number]]
+            if not number:
+                bench.returned(guests[0])
+                bench.ask(guests[0])  # behind all others
+
     def test_a_late_return_of_a_reclaimed_block_is_ignored(self):
         """B84, R9: the deadline passes, the worker is retired and killed, and its return changes nothing."""
         bench = Bench(TaskSpec("t", line(1), timeout=5.0, max_retries=0))
