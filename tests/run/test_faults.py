@@ -53,7 +53,7 @@ POINTS = [
     (Session, "end", 1),
 ]
 """Where an internal bug may raise: owner, method, and at which call."""
-COSTLY = ("handle", "send", "block_done", "flush", "shut_down", "worker_ended")
+COSTLY = ("handle", "block_done", "flush", "shut_down")
 """Those that are tried with worker processes, too, if not all are."""
 
 
