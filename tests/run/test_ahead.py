@@ -16,7 +16,7 @@ from helpers.runs import line, note, run
 from workspan import Pipeline
 from workspan.engines import Processes
 from workspan.schedule import dispatch
-from workspan.schedule.events import TakenBack
+from workspan.schedule.events import Ended, Returned, TakenBack
 from workspan.store.tracking import TrackingStore
 
 BLOCKS, SLOW = 100, 40
@@ -137,3 +137,44 @@ def test_a_worker_that_dies_with_blocks_granted_to_it_costs_one_attempt_at_most(
     with TrackingStore.open(tmp_path / "store", task.layout, resource_tracking=True) as store:
         assert store.failures_of_blocks().tolist() == [lost if index == SLOW else 0 for index in range(BLOCKS)]
         assert store.done_blocks().all()
+
+
+@pytest.mark.parametrize("kind", ["block", "client"])
+def test_a_death_right_after_the_last_result_is_charged_to_no_block(kind, tmp_path, calls, monkeypatch):
+    """R4, D4, B122: result and end come together; the next block is not granted to the dead, and is no lost attempt."""
+    monkeypatch.setattr(dispatch, "AHEAD_SECONDS", 0.0)  # a worker holds one block at a time
+    attempt = note(calls)
+
+    class Late(Processes):
+        """Reports the result of the block together with the end of its worker."""
+
+        def poll(self, timeout):
+            events = super().poll(timeout)
+            for event in list(events):
+                if isinstance(event, Returned) and event.index == SLOW:
+                    while not any(isinstance(e, Ended) and e.worker == event.worker for e in events):
+                        events += super().poll(None)
+            return events
+
+    def work(block):
+        from workspan.engines.connection import Connection
+
+        if attempt(block) == 0 and block.index == SLOW:
+            report = Connection.report
+
+            def deadly(self, *args):
+                report(self, *args)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            Connection.report = deadly
+
+    def through_client():
+        import workspan
+
+        workspan.Client().run(work)
+
+    function = work if kind == "block" else through_client
+    task = line(SLOW + 9, function, max_workers=2, max_retries=0, tracking_path=tmp_path / "store")
+    report = run(task, Late())["t"]
+    assert (report.blocks.count, report.blocks.failures, report.workers.exits["error"]) == (SLOW + 9, 0, 1)
+    assert len(list(calls.iterdir())) == SLOW + 9

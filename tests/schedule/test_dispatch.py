@@ -415,6 +415,31 @@ class TestLosses:
         bench.ready(1)
         assert bench.held[1][0] == held[0]
 
+    @pytest.mark.parametrize("end", ["ended", "dropped"])
+    def test_an_end_that_came_with_the_last_result_costs_nothing(self, end):
+        """R4, D4: a worker that died right after its result is granted nothing in between; others are."""
+        bench = Bench(TaskSpec("t", line(4), max_workers=2, max_retries=0))
+        bench.start()
+        (bench.ready if end == "ended" else bench.ask)(0)
+        (bench.ready if end == "ended" else bench.ask)(1)
+        gone = Ended(0, False, "killed by SIGKILL") if end == "ended" else Dropped(0, "connection closed")
+        bench.dispatcher.foresee([Returned(0, 0, True), Returned(1, 1, True), gone])
+        bench.returned(0)
+        if end == "dropped":
+            bench.ask(0)
+        assert not bench.held[0]
+        bench.returned(1)
+        if end == "dropped":
+            bench.ask(1)
+        assert bench.held[1] == deque([2])
+        getattr(bench, end)(0)
+        assert bench.record.of("attempt_failed") == []
+        if end == "dropped":  # the call that made it may make another connection
+            bench.ask(0)
+            assert bench.held[0] == deque([3])
+        else:
+            assert bench.state.worker_failure_count == 1
+
     def test_a_dropped_connection_loses_its_block_and_may_come_back(self):
         """B81, B82: the connection is gone, the spawn call is not: one failure, no new worker, and a new request."""
         bench = Bench(TaskSpec("t", line(2), max_retries=1))

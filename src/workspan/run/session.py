@@ -253,6 +253,8 @@ class Session:
             events = engine.poll(self._wait_seconds(dispatcher, kill_at))
             interrupts.armed = False
             arrived = now()
+            if len(events) > 1:
+                dispatcher.foresee(events)
             for event in events:
                 self._act(engine, dispatcher.handle(event, now(), arrived))
             time = now()
