@@ -432,7 +432,10 @@ class TestLosses:
         if end == "dropped":
             bench.ask(1)
         assert bench.held[1] == deque([2])
-        getattr(bench, end)(0)
+        if end == "dropped":
+            bench.dropped(0)
+        else:
+            bench.ended(0, clean=False, reason="killed by SIGKILL")
         assert bench.record.of("attempt_failed") == []
         if end == "dropped":  # the call that made it may make another connection
             bench.ask(0)
