@@ -14,49 +14,10 @@ import pytest
 from funlib.geometry import Roi
 
 import workspan
+from helpers.runs import line, note, run
 from workspan.errors import AbandonedError, ConfigurationError, LayoutMismatchError, UsageTypeError
 
 ENGINES = ("serial", "processes")
-
-
-@pytest.fixture(autouse=True)
-def logs(tmp_path):
-    """Keep the workers' logs in the test's own folder."""
-    workspan.logging.set_log_basedir(tmp_path / "logs")
-    yield tmp_path / "logs"
-    workspan.logging.set_log_basedir("./workspan_logs")
-
-
-def line(count, function, task_id="t", context=0, **kwargs):
-    """A task over *count* blocks of ten on a line."""
-    kwargs.setdefault("read_write_conflict", context > 0)
-    return workspan.Task(
-        task_id,
-        Roi((0,), (count * 10 + 2 * context,)),
-        Roi((0,), (10 + 2 * context,)),
-        Roi((context,), (10,)),
-        function,
-        **kwargs,
-    )
-
-
-def run(what, engine="serial", **kwargs):
-    return workspan.run_blockwise(what, engine=engine, progress=False, summary=False, return_report=True, **kwargs)
-
-
-def note(folder):
-    """Return a block function that leaves one file a call, named after block and attempt."""
-
-    def write(block):
-        attempt = 0
-        while True:
-            try:
-                (folder / f"{block.task_id}.{block.block_id[1]}.{attempt}").touch(exist_ok=False)
-                return attempt
-            except FileExistsError:
-                attempt += 1
-
-    return write
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -415,6 +415,34 @@ class TestLosses:
         bench.ready(1)
         assert bench.held[1][0] == held[0]
 
+    @pytest.mark.parametrize("end", ["ended", "dropped"])
+    def test_an_end_that_came_with_the_last_result_costs_nothing(self, end):
+        """R4, D4: a worker that died right after its result is granted nothing in between; others are."""
+        bench = Bench(TaskSpec("t", line(4), max_workers=2, max_retries=0))
+        bench.start()
+        (bench.ready if end == "ended" else bench.ask)(0)
+        (bench.ready if end == "ended" else bench.ask)(1)
+        gone = Ended(0, False, "killed by SIGKILL") if end == "ended" else Dropped(0, "connection closed")
+        bench.dispatcher.foresee([Returned(0, 0, True), Returned(1, 1, True), gone])
+        bench.returned(0)
+        if end == "dropped":
+            bench.ask(0)
+        assert not bench.held[0]
+        bench.returned(1)
+        if end == "dropped":
+            bench.ask(1)
+        assert bench.held[1] == deque([2])
+        if end == "dropped":
+            bench.dropped(0)
+        else:
+            bench.ended(0, clean=False, reason="killed by SIGKILL")
+        assert bench.record.of("attempt_failed") == []
+        if end == "dropped":  # the call that made it may make another connection
+            bench.ask(0)
+            assert bench.held[0] == deque([3])
+        else:
+            assert bench.state.worker_failure_count == 1
+
     def test_a_dropped_connection_loses_its_block_and_may_come_back(self):
         """B81, B82: the connection is gone, the spawn call is not: one failure, no new worker, and a new request."""
         bench = Bench(TaskSpec("t", line(2), max_retries=1))
@@ -437,6 +465,32 @@ class TestLosses:
         bench.join(0)
         other = max(bench.guests)
         assert StopWorker(other) in bench.ask(other), "nothing is left to wait for (B87)"
+
+    def test_a_release_touches_as_many_parked_requests_as_it_feeds(self, monkeypatch):
+        """B88: parked requests are served in the order in which they came, and the others are not even looked at."""
+        bench = Bench(TaskSpec("up", line(4)), TaskSpec("down", line(4), has_function=False), edges=[(0, 1)])
+        bench.start()
+        bench.ready(0)
+        for _ in range(50):
+            bench.join(1)
+        guests = sorted(bench.guests)
+        for guest in guests:
+            bench.ask(guest)
+        touched = []
+        serve = bench.dispatcher._serve
+
+        def watched(slot, *args):
+            touched.append(slot.worker)
+            serve(slot, *args)
+
+        monkeypatch.setattr(bench.dispatcher, "_serve", watched)
+        for number in range(3):
+            touched.clear()
+            assert Send(guests[number], number) in bench.returned(0, after=0.1)
+            assert sorted(touched) == [0, guests[number]]
+            if not number:
+                bench.returned(guests[0])
+                bench.ask(guests[0])  # behind all others
 
     def test_a_late_return_of_a_reclaimed_block_is_ignored(self):
         """B84, R9: the deadline passes, the worker is retired and killed, and its return changes nothing."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from os import getpid
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from workspan.engines.connection import log
 from workspan.engines.failure import failure_text
 from workspan.engines.wire import stats_fault
 from workspan.grid.block import BlockStatus
@@ -95,6 +99,38 @@ def run_block(
     finally:
         # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
         del raised, returned
+
+
+def end_fork(collector: Collector, block: Block, error: BaseException | None = None) -> None:
+    """End this process if user code forked it in *block* and then came back: the run is its parent's.
+
+    For engines that call user code in the driver's own process, where such a copy would run all other blocks again.
+
+    Parameters
+    ----------
+    collector
+        Was entered by the process that runs the blocks.
+    block
+        The block that runs.
+    error
+        What the block function raised: the exit code is the one that Python would end with.
+    """
+    if getpid() == collector.pid:
+        return
+    code: object = 0
+    if isinstance(error, SystemExit):
+        code = 0 if error.code is None else error.code
+    elif error is not None:
+        code = failure_text(error)
+    else:
+        log(f"a process forked in block {block.block_id} came back from the block function: it ends here")
+    if not isinstance(code, int):
+        log(str(code))
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def settle_stats(block: Block, profile: Profile) -> tuple[BlockStats | None, str | None]:

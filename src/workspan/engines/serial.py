@@ -7,7 +7,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Self
 
-from workspan.engines.block import run_block
+from workspan.engines.block import end_fork, run_block
 from workspan.errors import EngineError
 from workspan.grid.block import Block, BlockStatus
 from workspan.measure.profile import Profile, close_counters
@@ -169,13 +169,13 @@ class Serial:
         if task.resource_tracking and self._profile is None:
             self._profile = Profile()
         block = Block.at(task.layout, index, task.task_id, BlockStatus.PROCESSING)
-        outcome = run_block(
-            task.function,
-            block,
-            self._profile if task.resource_tracking else None,
-            self._collector,
-            pass_on=(KeyboardInterrupt,),
-        )
+        profile = self._profile if task.resource_tracking else None
+        try:
+            outcome = run_block(task.function, block, profile, self._collector, pass_on=(KeyboardInterrupt,))
+        except BaseException as error:
+            end_fork(self._collector, block, error)
+            raise
+        end_fork(self._collector, block)
         self._queue.popleft()
         self._held[worker] -= 1
         self._events.append(Returned(worker, index, outcome.ok, outcome.error, outcome.stats, outcome.steps))

@@ -160,9 +160,10 @@ class Collector:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        """The process that it was made in."""
+        """The process that made it, or entered it."""
 
     def __enter__(self) -> Self:
+        self.pid = os.getpid()
         self._token = self._ticks.current_lane.set(None)
         self._renew()
         return self

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workspan.engines.block import run_block
+from workspan.engines.block import end_fork, run_block
 from workspan.engines.failure import failure_text
 from workspan.errors import StalledError
 from workspan.grid import Block, BlockStatus
@@ -70,6 +70,7 @@ def _run_ready(
             outcome = run_block(function, block, profile, collector, pass_on=(BaseException,))
         except BaseException as error:
             interrupts.armed = False
+            end_fork(collector, block, error)
             if isinstance(error, KeyboardInterrupt):
                 # In flight at an interrupt: neither done nor failed.
                 ledger.give_back(number, index)
@@ -79,6 +80,7 @@ def _run_ready(
                 record.attempt_failed(number, index, _NO_WORKER, began, now(), "error", failure_text(error), final)
             raise
         interrupts.armed = False
+        end_fork(collector, block)
         ended = now()
         if outcome.ok:
             record.block_done(number, index, _NO_WORKER, began, ended, outcome.stats, outcome.steps)

@@ -40,13 +40,16 @@ class Interrupts:
         self._wake = wake
         self.armed = False
         self._previous: dict[signal.Signals, Any] = {}
+        self._own: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 # A handler that ignores the signal was chosen on purpose (nohup and the like): leave it.
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._previous[number] = signal.signal(number, self._handle)
+                    handler = self._previous[number] = signal.signal(number, self._handle)
+                    if callable(handler) and handler is not signal.default_int_handler:
+                        self._own[number] = handler
         return self
 
     def __exit__(
@@ -55,6 +58,11 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._previous.clear()
+
+    def call_previous(self) -> None:
+        """Hand the signal that came on to the program's own handler, if it has one besides Python's."""
+        if self.received is not None and self.received in self._own:
+            self._own[self.received](self.received, None)
 
     def around(self, function: Callable[[_A], _R]) -> Callable[[_A], _R]:
         """Return *function* such that a signal ends it: ``KeyboardInterrupt`` is raised in it, or before it."""

@@ -89,7 +89,8 @@ def run_blockwise(
     AbandonedError
         A task had work left, no live worker, and no start left in its budget.
     KeyboardInterrupt
-        SIGINT: workers were ended, what was done is recorded. SIGTERM raises ``SystemExit(143)``.
+        SIGINT: workers were ended, what was done is recorded. SIGTERM raises ``SystemExit(143)``. A handler of the
+        program's own is called before that, once the run has ended.
 
     Notes
     -----
@@ -196,6 +197,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     attempt(session.close)
     if session.started:
         attempt(display.print_summary)
+    attempt(session.call_previous_handler)
     if not errors and session.signal is not None:
         errors.append(KeyboardInterrupt() if session.signal == signal.SIGINT else SystemExit(128 + session.signal))
     if not errors and (abandoned := session.abandoned()) is not None:

@@ -86,6 +86,8 @@ class Session:
         ``"interrupted"`` or ``"error"`` if the run ended so, else ``None``.
     signal
         What interrupted it, or ``None``.
+    call_previous_handler
+        Hands that signal on to the handler that the program had set before the run.
     report
         The report of the run, once :meth:`end` was called.
     """
@@ -118,6 +120,7 @@ class Session:
         self._shows_logs = shows_logs
         self.outcome: str | None = None
         self.signal: signal.Signals | None = None
+        self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
         self.started = False
         """Something may have run: from here on there is a report."""
@@ -229,8 +232,7 @@ class Session:
             finally:
                 interrupts.armed = False
                 late += self._shut_down(dispatcher, engine)
-        if interrupts.received is not None:
-            self.outcome, self.signal = "interrupted", interrupts.received
+        self._note_signal(interrupts)
         if late:
             raise late[0]
 
@@ -258,6 +260,8 @@ class Session:
             events = engine.poll(self._wait_seconds(dispatcher, kill_at))
             interrupts.armed = False
             arrived = now()
+            if len(events) > 1:
+                dispatcher.foresee(events)
             for event in events:
                 self._act(engine, dispatcher.handle(event, now(), arrived))
             time = now()
@@ -362,8 +366,12 @@ class Session:
             except BaseException:
                 self.outcome = "error"
                 raise
+        self._note_signal(interrupts)
+
+    def _note_signal(self, interrupts: Interrupts) -> None:
         if interrupts.received is not None:
             self.outcome, self.signal = "interrupted", interrupts.received
+            self.call_previous_handler = interrupts.call_previous
 
     def keep_safe(self, time: float) -> None:
         """Flush the stores if that is due."""

@@ -4,6 +4,7 @@ The dispatcher is driven by one loop::
 
     events = engine.poll(dispatcher.wait_seconds(now))
     arrived = clock()
+    dispatcher.foresee(events)
     for event in events:
         for decision in dispatcher.handle(event, clock(), arrived): engine.act(decision)
     for decision in dispatcher.tick(now): ...
@@ -37,7 +38,7 @@ from workspan.schedule.events import (
 from workspan.schedule.slots import Slot, TaskSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from workspan.schedule.events import Cause, Decision, Event, Recorder
     from workspan.schedule.ledger import Ledger
@@ -127,6 +128,16 @@ class Dispatcher:
         self._next_tick = now + TICK_SECONDS
         return self._settle(now, balance=True)
 
+    def foresee(self, events: Sequence[Event]) -> None:
+        """Look at events that came together, before they are handled one by one.
+
+        A worker whose end is among them is granted nothing more: its engine has told already what it never began.
+        """
+        for event in events:
+            if isinstance(event, Ended | Dropped) and (slot := self.slots.get(event.worker)) is not None:
+                slot.gone = True
+                self._unpark(slot, self._tasks[slot.task])
+
     def handle(self, event: Event, now: float, arrived: float | None = None) -> list[Decision]:
         """Take in one event; return what the engine must do, in order.
 
@@ -163,7 +174,7 @@ class Dispatcher:
             return self._taken_back(slot, event, now)
         if isinstance(event, Dropped):
             self._lose(slot, f"worker {slot.worker}: {event.reason}", at)
-            slot.ready = False
+            slot.ready = slot.gone = False
             self._unpark(slot, self._tasks[slot.task])
             return self._settle(now, balance=True)
         assert isinstance(event, Ended)
@@ -389,7 +400,7 @@ class Dispatcher:
 
     def _serve(self, slot: Slot, now: float, out: list[Decision]) -> None:
         """Grant *slot* as many blocks as it may hold; park it if it holds none."""
-        if slot.stopping or slot.retired or not slot.ready:
+        if slot.stopping or slot.retired or slot.gone or not slot.ready:
             return
         entry = self._tasks[slot.task]
         state = entry.blocks.state

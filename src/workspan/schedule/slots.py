@@ -28,6 +28,8 @@ class Slot:
     parked: bool = False
     """It asked for a block when none was ready."""
     stopping: bool = False
+    gone: bool = False
+    """Its end has been reported and is about to be handled: what it were granted now would never begin."""
     retired: bool = False
     """Taken out of service; it counts as dead although its process may still be there."""
     free_since: float = 0.0
