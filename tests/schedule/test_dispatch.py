@@ -603,6 +603,18 @@ class TestGuests:
         bench.do(bench.dispatcher.stop(0.0))
         assert bench.join(0) == [Admit(0, None)]
 
+    def test_a_guest_may_finish_its_block_when_the_run_is_stopped(self):
+        """B71: blocks in flight have their grace, whoever runs them; nothing more is handed out."""
+        bench = Bench(self.task())
+        bench.start()
+        bench.join(0)
+        bench.ask(0)
+        bench.do(bench.dispatcher.stop(0.0))
+        assert not bench.dispatcher.finished
+        bench.returned(0)
+        assert bench.dispatcher.finished
+        assert bench.state.completed_count == 1
+
     def test_a_guest_keeps_a_task_from_being_abandoned(self):
         """B62: a task is given up when nobody is left to work for it; a guest is somebody."""
         bench = Bench(TaskSpec("t", line(3), max_worker_restarts=0))

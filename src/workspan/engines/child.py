@@ -219,6 +219,14 @@ class Child:
         else:
             self.kill()
 
+    def give_up(self, now: float, kill_after: float, *, start_seconds: float) -> None:
+        """End a process that has not started in time, such that it writes where it is."""
+        self.fault = (
+            f"did not start within {start_seconds:g} s: the imports of its function hang or take longer; its log says "
+            "where it was, Processes(start_seconds=...) gives it more time"
+        )
+        self.press(now, kill_after, signal.SIGABRT)
+
     def kill(self) -> None:
         """Send SIGKILL to the process and all it started."""
         self._signal(signal.SIGKILL)

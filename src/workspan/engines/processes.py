@@ -447,11 +447,7 @@ class Processes:
     def _press_due(self, now: float) -> None:
         for child in list(self._timed):
             if child.due <= now and not (child.started or child.is_signalled or child.is_leaving):
-                child.fault = (
-                    f"did not start within {self._start_seconds:g} s: the imports of its function hang or take longer; "
-                    "its log says where it was, Processes(start_seconds=...) gives it more time"
-                )
-                child.press(now, self._kill_seconds, signal.SIGABRT)
+                child.give_up(now, self._kill_seconds, start_seconds=self._start_seconds)
             elif child.due <= now:
                 child.press(now, self._kill_seconds)
             if child.due == inf:

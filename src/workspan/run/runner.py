@@ -17,7 +17,7 @@ from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
 from workspan.run.task import check_amounts
-from workspan.schedule.dispatch import check_resources
+from workspan.schedule.spec import check_resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

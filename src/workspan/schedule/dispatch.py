@@ -19,7 +19,7 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING
 
-from workspan.errors import ConfigurationError, StalledError
+from workspan.errors import StalledError
 from workspan.schedule.events import (
     Admit,
     Checked,
@@ -36,13 +36,13 @@ from workspan.schedule.events import (
     TakenBack,
 )
 from workspan.schedule.slots import Slot, TaskSlots
+from workspan.schedule.spec import check_resources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from workspan.schedule.events import Cause, Decision, Event, Recorder
     from workspan.schedule.ledger import Ledger
-    from workspan.schedule.spec import PipelineSpec
 
 TICK_SECONDS = 0.5
 """How often worker starts are reconsidered without an event."""
@@ -55,24 +55,6 @@ MOST_AHEAD = 8
 
 HOARD_SECONDS = 0.005
 """How long a block may run before those behind it are taken back from its worker: far more than was expected of it."""
-
-
-def check_resources(pipeline: PipelineSpec, resources: Mapping[str, int] | None) -> None:
-    """Refuse a task of which not even one worker could be started.
-
-    Raises
-    ------
-    ConfigurationError
-        A single worker requires more than *resources* has.
-    """
-    for spec in pipeline.tasks if resources is not None else ():
-        assert resources is not None
-        for name, amount in spec.requires.items():
-            if amount > resources.get(name, 0):
-                raise ConfigurationError(
-                    f"a worker of task {spec.task_id!r} requires {amount} of {name!r}, but the run has "
-                    f"{resources.get(name, 0)}: raise resources[{name!r}] or lower requires"
-                )
 
 
 class Dispatcher:
@@ -204,7 +186,9 @@ class Dispatcher:
     @property
     def finished(self) -> bool:
         """Whether the run is over: no worker is left but guests, and no block that could still run."""
-        return len(self.slots) == self._guests and (self._stopping or self.ledger.is_done())
+        if len(self.slots) > self._guests:
+            return False
+        return self.ledger.is_done() or (self._stopping and not any(slot.held for slot in self.slots.values()))
 
     @property
     def stopping(self) -> bool:

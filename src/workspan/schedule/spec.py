@@ -80,6 +80,24 @@ class PipelineSpec:
         return Relation(source.layout, reader.layout, source_id=source.task_id, reader_id=reader.task_id)
 
 
+def check_resources(pipeline: PipelineSpec, resources: Mapping[str, int] | None) -> None:
+    """Refuse a task of which not even one worker could be started.
+
+    Raises
+    ------
+    ConfigurationError
+        A single worker requires more than *resources* has.
+    """
+    for spec in pipeline.tasks if resources is not None else ():
+        assert resources is not None
+        for name, amount in spec.requires.items():
+            if amount > resources.get(name, 0):
+                raise ConfigurationError(
+                    f"a worker of task {spec.task_id!r} requires {amount} of {name!r}, but the run has "
+                    f"{resources.get(name, 0)}: raise resources[{name!r}] or lower requires"
+                )
+
+
 def _topological(names: Iterable[str], edges: Sequence[tuple[str, str]]) -> list[str]:
     """Kahn's algorithm over a heap of names."""
     waiting = {name: 0 for name in names}
