@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 import workspan as ws
-from workspan.cli import exits
+from workspan.cli import Terminated, exits
 from workspan.cli.demo import folder as folders
 from workspan.cli.demo.brain import find_brain
 from workspan.cli.demo.nifti import read_nifti
@@ -151,7 +151,7 @@ def _run_blocks(folder: Folder, marker: Marker, options: Options) -> RunReport:
             summary=not options.quiet,
             return_report=True,
         )
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, Terminated):
         complain("workspan: interrupted; the same command goes on with what is missing")
         raise
     finally:
