@@ -328,6 +328,54 @@ class TestListening:
             assert served.wait()
 
 
+class TestCallback:
+    """B47: ``init_callback_fn``."""
+
+    def test_it_is_called_once_before_the_first_worker(self, tmp_path):
+        """It gets a context by which a client finds the task, once a task, before anything of the task runs."""
+        seen = []
+
+        def note(context):
+            seen.append((context["task_id"], context["worker_id"], (tmp_path / "ran").exists()))
+
+        def work(block):
+            (tmp_path / "ran").touch()
+
+        first = line_task(3, work, "first", max_workers=2, init_callback_fn=note)
+        second = line_task(3, nothing, "second", init_callback_fn=note)
+        assert run(first + second)
+        assert seen == [("first", "0", False), ("second", "0", True)]
+
+    def test_what_it_starts_does_the_blocks(self):
+        """A task without a function is served by a client that the callback started (B86)."""
+        threads = []
+
+        def start(context):
+            threads.append(threading.Thread(target=lambda: ws.Client(context).run(nothing)))
+            threads[0].start()
+
+        report = run(line_task(4, None, init_callback_fn=start))
+        threads[0].join(20)
+        assert report
+        assert report["t"].workers.unmanaged_clients == 1
+
+    def test_what_it_raises_ends_the_run(self):
+        """Its exception is the caller's, and no worker was started."""
+
+        def fail(context):
+            raise LookupError("no queue")
+
+        with pytest.raises(LookupError, match="no queue") as caught:
+            run(line_task(2, nothing, init_callback_fn=fail))
+        assert caught.value.run_report["t"].workers.startup.n == 0
+
+    @pytest.mark.parametrize("kwargs", [{"engine": "serial"}, {"multiprocessing": False}], ids=str)
+    def test_it_is_not_called_in_the_calling_thread(self, kwargs):
+        """Where no client can connect there is nothing to tell."""
+        task = line_task(2, nothing, init_callback_fn=lambda context: pytest.fail("called"))
+        assert ws.run_blockwise(task, progress=False, summary=False, **kwargs)
+
+
 class TestServer:
     def test_address_and_context_only_while_running(self):
         """B86, D26: afterwards there is nothing to dial."""

@@ -27,6 +27,8 @@ def run(path: Path) -> int:
     from workspan.engines.vault import read_function, read_secret
 
     context = Context.from_file(path)
+    if "task_id" not in context:
+        raise ConfigurationError(f"{str(path)!r} is no context of a run: it names no task")
     file = context.get("function_file")
     if not file:
         raise ConfigurationError(

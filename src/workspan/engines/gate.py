@@ -310,21 +310,9 @@ class Gate:
         if task is None:
             self._send_away(peer, f"this run has no task {join.task_id!r}")
             return
-        worker = join.worker
-        child = None if worker is None else self._children.get(worker)
-        if worker is not None and child is None:
-            if worker not in self._past:
-                self._send_away(peer, f"this run has started no worker {worker} that makes a client")
-            elif self._past[worker]:
-                self._say(peer, wire.Stop())
-                self._forget(peer)
-            else:
-                self._forget(peer)
-                raise EngineError(
-                    f"a client of worker {worker} of task {join.task_id!r} connected after its worker function had "
-                    "returned: a worker function must block until its worker has ended (srun instead of sbatch, "
-                    "sbatch --wait, subprocess.run instead of Popen)"
-                )
+        child = None if join.worker is None else self._children.get(join.worker)
+        if child is None and join.worker in self._past:
+            self._come_too_late(peer, join)
             return
         peer.task = task
         peer.address = f"{join.host} pid {join.pid} ({peer.address})"
@@ -337,6 +325,26 @@ class Gate:
         self._next_guest += 1
         self._guests[peer.guest] = peer
         self._emit(Joined(peer.guest, task))
+
+    def _come_too_late(self, peer: Peer, join: wire.Join) -> None:
+        """Answer a client whose worker function has returned.
+
+        Raises
+        ------
+        EngineError
+            It is the first one of that worker: the function did not wait for it, so nothing here is as it seems.
+        """
+        assert join.worker is not None
+        was_met = self._past[join.worker]
+        if was_met:
+            self._say(peer, wire.Stop())
+        self._forget(peer)
+        if not was_met:
+            raise EngineError(
+                f"a client of worker {join.worker} of task {join.task_id!r} connected after its worker function had "
+                "returned: a worker function must block until its worker has ended (srun instead of sbatch, "
+                "sbatch --wait, subprocess.run instead of Popen)"
+            )
 
     def _welcome(self, peer: Peer, worker: int) -> None:
         assert peer.task is not None

@@ -159,8 +159,12 @@ class Session:
             )
             skip_known_blocks(self.ledger, self.tasks, stores, self.record.blocks_skipped)
             on_error.pop_all()
-        self._unannounced = set(range(len(self.tasks)))
-        """Tasks of which nobody was told yet that they begin."""
+        self._unannounced = {
+            number
+            for number, task in enumerate(self.tasks)
+            if not is_inline and (task.process_function is None or task.init_callback_fn is not None)
+        }
+        """Tasks of whose begin somebody must be told, and was not yet."""
         self._checks: CheckThread | None = None
         self._next_flush = clock.start + FLUSH_SECONDS
 
@@ -307,7 +311,7 @@ class Session:
         if number in self._unannounced:
             self._unannounced.discard(number)
             callback = self.tasks[number].init_callback_fn
-            if callback is not None:
+            if callback is not None and engine.has_clients:
                 callback(engine.context(number, 0))
 
     def _act(self, engine: Engine, decisions: list[Decision]) -> None:
