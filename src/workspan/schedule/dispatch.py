@@ -57,6 +57,9 @@ HOARD_SECONDS = 0.005
 """How long a block may run before those behind it are taken back from its worker: far more than was expected of it."""
 
 
+_ENDS = (Ended, Dropped)
+
+
 class Dispatcher:
     """Hands blocks to workers until every task is done or given up.
 
@@ -116,7 +119,7 @@ class Dispatcher:
         A worker whose end is among them is granted nothing more: its engine has told already what it never began.
         """
         for event in events:
-            if isinstance(event, Ended | Dropped) and (slot := self.slots.get(event.worker)) is not None:
+            if isinstance(event, _ENDS) and (slot := self.slots.get(event.worker)) is not None:
                 slot.gone = True
                 self._unpark(slot, self._tasks[slot.task])
 
@@ -134,6 +137,9 @@ class Dispatcher:
             time of the worker.
         """
         at = now if arrived is None else arrived
+        if isinstance(event, Returned):  # first, since there is one a block
+            holder = self.slots.get(event.worker)
+            return [] if holder is None else self._returned(holder, event, now, at)
         if isinstance(event, Checked):
             self.ledger.changed.add(event.task)
             return self._settle(now, balance=self._tasks[event.task].live == 0)
@@ -142,8 +148,6 @@ class Dispatcher:
         slot = self.slots.get(event.worker)
         if slot is None:
             return []
-        if isinstance(event, Returned):
-            return self._returned(slot, event, now, at)
         if isinstance(event, Ready):
             slot.ready = True
             slot.on_demand = event.on_demand
