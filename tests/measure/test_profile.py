@@ -46,8 +46,8 @@ class TestBlockStats:
         assert msgspec.structs.astuple(BlockStats())[:5] == (0.0, 0.0, 0, 0, 0)
         assert BlockStats.__struct_fields__[5:] == ("gpu_util_pct", "gpu_mem_bytes")
 
-    def test_gpu_figures_are_reserved(self):
-        """Nothing measures a GPU yet: NaN and 0, never a plausible figure (B128, D12)."""
+    def test_a_block_that_uses_no_gpu_has_no_figures_of_one(self):
+        """What was not measured is NaN and 0, never a plausible figure (B128, D12)."""
         with Profile() as profile:
             pass
         assert math.isnan(profile.stats.gpu_util_pct)
