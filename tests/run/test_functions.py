@@ -80,7 +80,8 @@ class TestFingerprint:
         found = made_of(SOURCE)
         assert len(set(found)) == len(found)
         assert [text.split()[0] for text in found] == [
-            "inner", "Smooth", "Smooth.run", "bind.<locals>.bound", "inner", "<lambda>", "inner", "bind.<locals>.bound", "print",
+            "inner", "Smooth", "Smooth.run", "bind.<locals>.bound", "inner", "<lambda>", "inner",
+            "bind.<locals>.bound", "print",
         ]  # fmt: skip
         assert {text.split()[2] for text in found} == {f"py:{sys.implementation.cache_tag}"}
 
