@@ -21,15 +21,11 @@ GIB = 1 << 30
 
 
 class NVMLError(Exception):
-    pass
+    """As in the real module: known by its number."""
 
-
-class NVMLError_NotFound(NVMLError):
-    pass
-
-
-class NVMLError_NotSupported(NVMLError):
-    pass
+    def __init__(self, value: int, text: str = "") -> None:
+        super().__init__(text)
+        self.value = value
 
 
 @dataclass
@@ -45,14 +41,20 @@ class FakeNvml:
     """Functions that raise."""
     calls: list[str] = field(default_factory=list)
 
+    silence: int = 6
+    """Number of the error that says that there are no samples."""
+
     NVMLError = NVMLError
-    NVMLError_NotFound = NVMLError_NotFound
-    NVMLError_NotSupported = NVMLError_NotSupported
+    NVML_SUCCESS = 0
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NO_PERMISSION = 4
+    NVML_ERROR_NOT_FOUND = 6
+    NVML_ERROR_INSUFFICIENT_SIZE = 7
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
         if name in self.broken:
-            raise NVMLError(f"{name} is broken")
+            raise NVMLError(999, f"{name} is broken")
 
     def nvmlInit(self) -> None:
         self._called("nvmlInit")
@@ -74,15 +76,16 @@ class FakeNvml:
 
     def nvmlDeviceGetProcessUtilization(self, device: int, since: int) -> list[SimpleNamespace]:
         self._called("utilisation")
-        if "no utilisation" in self.broken:
-            raise NVMLError_NotSupported("Not Supported")
+        for name, number in (("no utilisation", 3), ("forbidden", 4)):
+            if name in self.broken:
+                raise NVMLError(number, name)
         found = [
             SimpleNamespace(timeStamp=stamp, pid=pid, smUtil=percent)
             for stamp, pid, percent in self.used.get(device, [])
             if stamp > since
         ]
         if not found:
-            raise NVMLError_NotFound("Not Found")
+            raise NVMLError(self.silence, "Not Found")
         return found
 
 
@@ -194,12 +197,23 @@ class TestUtilisation:
         lab.sample_at(9.0, 9.2)
         assert math.isnan(lab.sampler.finish(window)[0])
 
+    @pytest.mark.parametrize("silence", [0, 6, 7])
+    def test_no_samples_are_no_failure(self, lab: Lab, nvml: FakeNvml, silence: int) -> None:
+        """The ways in which the module says that it has nothing are silence, and it is asked again (D12)."""
+        nvml.held, nvml.silence = {(0, ME): GIB}, silence
+        window = lab.sampler.start()
+        lab.sample_at(0.0, 0.2)
+        nvml.used = {0: [(1, ME, 30)]}
+        lab.sample_at(0.4)
+        assert lab.sampler.finish(window)[0] == 30.0
+
+    @pytest.mark.parametrize("reason", ["no utilisation", "forbidden"])
     def test_a_device_without_it_still_tells_its_memory(
-        self, lab: Lab, nvml: FakeNvml, caplog: pytest.LogCaptureFixture
+        self, lab: Lab, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, reason: str
     ) -> None:
         """Where NVML knows no utilisation of processes it is asked once, and says so once (D12)."""
         nvml.held = {(0, ME): GIB}
-        nvml.broken.add("no utilisation")
+        nvml.broken.add(reason)
         window = lab.sampler.start()
         with caplog.at_level(logging.WARNING):
             lab.sample_at(0.0, 0.2, 0.4)
@@ -309,12 +323,13 @@ class TestProfile:
         assert looked == ["/dev/no-such-device"]
         assert installed.calls == []
 
-    @pytest.mark.parametrize("function", ["nvmlInit", "processes"])
+    @pytest.mark.parametrize("function", ["nvmlInit", "processes", "utilisation"])
     def test_a_failure_of_the_driver_ends_it_for_good(
         self, installed: FakeNvml, caplog: pytest.LogCaptureFixture, function: str
     ) -> None:
         """NVML that fails is not asked again: one line in the log, figures stay unknown, the block is done (D12)."""
         installed.broken.add(function)
+        installed.held = {(0, ME): GIB}
         with caplog.at_level(logging.WARNING, logger="workspan"):
             with Profile() as measured:
                 wait_for(lambda: profile.gpu_sampler().is_off)
@@ -327,6 +342,7 @@ class TestProfile:
         ]
         assert installed.calls.count(function) == asked == 1
         assert math.isnan(measured.stats.gpu_util_pct)
+        assert measured.stats.gpu_mem_bytes == 0
 
     def test_closing_ends_the_thread_and_the_next_measurement_begins_anew(self, installed: FakeNvml) -> None:
         """A serial run leaves no thread behind, and the next one measures again (R65, D12)."""

@@ -193,9 +193,12 @@ class GpuSampler:
         nvml = self._nvml
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(device.handle, device.cursor)
-        except nvml.NVMLError_NotFound:  # no process did anything
-            return
-        except nvml.NVMLError_NotSupported as error:
+        except nvml.NVMLError as error:
+            # No process did anything (the binding raises "success" for an empty list), or one more came in between.
+            if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INSUFFICIENT_SIZE):
+                return
+            if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION):
+                raise
             device.tells_percent = False
             _logger.warning("process %d does not measure how busy its GPU is: %s", self.pid, error)
             return
