@@ -28,6 +28,9 @@ MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 READ_SIZE = 4096
 
+IO_READ_SIZE = 96
+"""Holds the first two lines of ``io``, however large their numbers, and a little of the third."""
+
 PROBE_BYTES = 4 << 20
 """Taken and given back once, to see what the kernel makes of it."""
 
@@ -213,7 +216,7 @@ class ProcessCounters:
         Reading the counter is itself a read, which the kernel counts afterwards: *after_reading* includes it.
         """
         try:  # the usual case, cheaply
-            data = os.pread(self._io.fd, READ_SIZE, 0)
+            data = os.pread(self._io.fd, IO_READ_SIZE, 0)
             key, first, other_key, second, _ = data.split(None, 4)
             own = len(data) if after_reading and self._io_counts_itself else 0
             if key == b"rchar:" and other_key == b"wchar:" and not (after_reading and self._io_counts_itself is None):
