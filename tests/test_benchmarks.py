@@ -55,3 +55,14 @@ def test_the_block_benchmark_runs_small(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "blocks.json").read_text())
     assert len(record["rows"]) == 4
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in record["rows"])
+
+
+def test_the_report_benchmark_runs_small(tmp_path: Path) -> None:
+    """Both libraries run tracked, and ours is read back against the limit of one second (D27)."""
+    command = [sys.executable, FOLDER / "bench_report.py", "--side", "4", "--rounds", "1", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=50)
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert [row["unit"] for row in rows] == ["us/block", "MB", "ms"]
+    assert [row["target"] for row in rows] == [0.35, 1.0, 1.0]
+    assert all(row["ours"] > 0 for row in (rows[0], rows[2]))
+    assert rows[2]["peer"] == 1000.0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -221,15 +222,66 @@ class TestOverlap:
         assert counters.peak(watch) == 9000 * 1024
 
 
+class TestUsage:
+    """The cheap source of the memory mark, and when it may be used."""
+
+    def measured(self, fresh, start: str, held: int = 0) -> list[object]:
+        """What a program sees that a process which holds *held* bytes starts as *start* says."""
+        parent = f"""
+            held = b"x" * {held}
+            done = subprocess.run({start}, capture_output=True, check=True, text=True)
+            print(done.stdout)
+        """
+        return fresh(parent, fresh.write("child.py", self.SCRIPT))
+
+    SCRIPT = """
+        from workspan.measure.counters import ProcessCounters
+        counters, found = ProcessCounters(), []
+        for size in (0, 200_000_000, 0):
+            start = counters.start()
+            data = b"x" * size
+            del data
+            found.append([counters.finish(start).peak_rss_bytes, counters._high_water()])
+        print(json.dumps([counters._usage_has_mark, *found]))
+    """
+
+    @linux
+    def test_it_agrees_with_the_mark(self, fresh):
+        """In a program that a small one started both sources tell the same of each block, up and down (D27, KF-32)."""
+        has_mark, *found = self.measured(fresh, """["sh", "-c", f"{sys.executable} {sys.argv[1]}; true"]""")
+        assert has_mark
+        for ours, mark in found:
+            assert ours == pytest.approx(mark, abs=2_000_000)
+        assert found[1][0] > found[0][0] + 190_000_000
+        assert found[2][0] < found[0][0] + 20_000_000
+
+    @linux
+    def test_a_large_parent_spoils_it_and_it_is_not_used(self, fresh):
+        """Where the kernel starts from the parent's size the mark itself is read, and is right (D27, KF-31)."""
+        has_mark, *found = self.measured(fresh, "[sys.executable, sys.argv[1]]", 500_000_000)
+        assert not has_mark
+        assert found[0][0] < 100_000_000
+        assert found[1][0] == pytest.approx(found[0][0] + 200_000_000, rel=0.05)
+        assert found[2][0] < found[0][0] + 20_000_000
+
+    def test_a_figure_that_does_not_follow_is_not_used(self, proc, counters):
+        """A getrusage that tells the peak of the whole process, or some other figure, is found out (D27)."""
+        for peaks in (itertools.repeat(4000), itertools.count(4000, 4096), itertools.repeat(9000)):
+            made = ProcessCounters(proc.folder, getrusage=lambda who, peaks=peaks: Usage(0.0, 0.0, next(peaks)))
+            made.start()
+            assert made._usage_has_mark is False
+            made.close()
+
+
 class TestOrder:
     def test_the_most_sensitive_counters_are_read_closest_to_the_body(self, proc):
         """Memory is reset first at start and read last at the end; I/O and CPU lie between it and the body (B132)."""
         order = []
 
         class Recording(ProcessCounters):
-            def cpu(self):
+            def _usage(self):
                 order.append("cpu")
-                return super().cpu()
+                return super()._usage()
 
             def io(self, **options):
                 order.append("io")
@@ -275,7 +327,8 @@ class TestKeptFiles:
         counters = ProcessCounters()
         for _ in range(2):
             assert None not in counters.finish(counters.start())
-            assert len(os.listdir("/proc/self/fd")) == len(before) + 3
+            opened = len(os.listdir("/proc/self/fd")) - len(before)
+            assert opened == (2 if counters._usage_has_mark else 3)
             counters.close()
             counters.close()
             assert os.listdir("/proc/self/fd") == before

@@ -46,8 +46,8 @@ class TestBlockStats:
         assert msgspec.structs.astuple(BlockStats())[:5] == (0.0, 0.0, 0, 0, 0)
         assert BlockStats.__struct_fields__[5:] == ("gpu_util_pct", "gpu_mem_bytes")
 
-    def test_gpu_figures_are_reserved(self):
-        """Nothing measures a GPU yet: NaN and 0, never a plausible figure (B128, D12)."""
+    def test_a_block_that_uses_no_gpu_has_no_figures_of_one(self):
+        """What was not measured is NaN and 0, never a plausible figure (B128, D12)."""
         with Profile() as profile:
             pass
         assert math.isnan(profile.stats.gpu_util_pct)
@@ -124,11 +124,17 @@ class TestProfile:
         assert profile.stats is None
 
     def test_sleeping_costs_wall_time_and_next_to_no_cpu(self):
-        """A block that sleeps 50 ms reads 50 ms of wall time and a CPU time near zero (B128)."""
-        with Profile() as profile:
-            time.sleep(0.05)
-        assert 0.05 <= profile.stats.wall_seconds < 1
-        assert 0 <= profile.stats.cpu_seconds < 0.02
+        """Blocks that sleep 50 ms read 50 ms, at their best to 1 ms, and a CPU time near zero (B128)."""
+        profile = Profile()
+        found = []
+        for _ in range(8):
+            with profile:
+                time.sleep(0.05)
+            found.append(profile.stats)
+        walls = [stats.wall_seconds for stats in found]
+        assert 0.05 <= min(walls) < 0.051
+        assert max(walls) < 1
+        assert 0 <= min(stats.cpu_seconds for stats in found) < 0.001
 
     def test_costs_far_less_than_the_blocks_it_is_for(self):
         """Measuring a block that does nothing takes less than 100 us at best (B132)."""
@@ -236,10 +242,10 @@ class TestInputOutput:
 
 class TestProcessorTime:
     def test_work_on_a_helper_thread_is_seen(self, fresh):
-        """0.3 s of CPU burnt by a thread of the block are charged to the block (B129)."""
+        """0.5 s of CPU burnt by a thread of the block are charged to the block (B129)."""
         script = """
             def burn():
-                while time.thread_time() < 0.3:
+                while time.thread_time() < 0.5:
                     pass
             with Profile() as profile:
                 thread = threading.Thread(target=burn)
@@ -247,7 +253,7 @@ class TestProcessorTime:
                 thread.join()
             print(profile.stats.cpu_seconds)
         """
-        assert 0.29 <= fresh(script) < 0.4
+        assert 0.49 <= fresh(script) < 0.55
 
     def test_work_of_child_processes_is_not(self, fresh):
         """CPU time of programs that the block starts is not in the figure (B128)."""
@@ -263,23 +269,23 @@ class TestProcessorTime:
 @linux
 class TestMemory:
     def test_the_peak_is_not_inherited_from_a_large_parent(self, fresh):
-        """A worker of a driver that holds 300 MB reads its own size, plus what a block allocates (B130, KF-31)."""
+        """A child of a process that holds 1 GB reads its own size, plus the 200 MB that a block takes (B130, KF-31)."""
         child = """
             def measure(bytes):
                 with Profile() as profile:
                     data = b"x" * bytes
                     del data
                 return profile.stats.peak_rss_bytes
-            print(json.dumps([measure(n) for n in (0, 100_000_000, 1000)] + [memory_source()]))
+            print(json.dumps([measure(n) for n in (0, 200_000_000, 1000)] + [memory_source()]))
         """
         parent = """
-            held = b"x" * 300_000_000
+            held = b"x" * 1_000_000_000
             done = subprocess.run([sys.executable, sys.argv[1]], capture_output=True, check=True, text=True)
             print(json.dumps([json.loads(done.stdout), len(held)]))
         """
         (base, large, small, source), _ = fresh(parent, fresh.write("child.py", child))
         assert base < 100 * MB
-        assert large == pytest.approx(base + 100 * MB, rel=0.05)
+        assert large == pytest.approx(base + 200 * MB, rel=0.05)
         assert small == pytest.approx(base, rel=0.2)
         assert source == "VmHWM reset per block"
 

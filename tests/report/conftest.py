@@ -48,6 +48,7 @@ def report_strategies() -> tuple[st.SearchStrategy[TaskReport], st.SearchStrateg
         records=st.lists(worker, max_size=3).map(tuple),
     )
     measured = dict.fromkeys(("wall", "cpu", "peak_rss", "io_read", "io_write", "overhead"), st.none() | stats)
+    measured |= dict.fromkeys(("gpu_util", "gpu_mem"), st.none() | stats)
     counts = dict.fromkeys(("count", "total", "skipped", "failed", "orphaned", "failures"), count)
     blocks = st.builds(BlocksSummary, **counts, round_trip=stats, **measured, trend=st.none() | st.floats(-1e12, 1e12))
     step = st.builds(StepSummary, self_seconds=stats, calls=count, share=st.none() | st.floats(0, 2))

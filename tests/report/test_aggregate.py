@@ -127,6 +127,26 @@ class TestNotMeasured:
         assert (blocks.io_read, blocks.io_write) == (None, None)
         assert (blocks.wall.n, blocks.cpu.n, blocks.peak_rss.n) == (3, 3, 3)
 
+    def test_gpu_figures_are_those_of_the_blocks_that_have_them(self):
+        """Each GPU figure is a summary of the blocks in which it was measured; None if none was (D12)."""
+        task = tracked()
+        task.done(1.0, BlockStats(1.0))
+        assert (task.blocks(orphaned=0).gpu_util, task.blocks(orphaned=0).gpu_mem) == (None, None)
+        task.done(1.0, BlockStats(1.0, gpu_mem_bytes=3 << 30))
+        assert task.blocks(orphaned=0).gpu_util is None
+        task.done(1.0, BlockStats(1.0, gpu_util_pct=0.0, gpu_mem_bytes=1 << 30))
+        task.done(1.0, BlockStats(1.0, gpu_util_pct=50.0))
+        blocks = task.blocks(orphaned=0)
+        assert (blocks.gpu_util.n, blocks.gpu_util.mean) == (2, 25.0)
+        assert (blocks.gpu_mem.n, blocks.gpu_mem.mean) == (2, 2 << 30)
+        assert blocks.wall.n == 4
+
+    def test_gpu_figures_nobody_asked_for_are_left_out(self):
+        """Without resource tracking there is no GPU figure, whatever a worker sends (B150)."""
+        task = TaskAggregate(1, resource_tracking=False)
+        task.done(1.0, BlockStats(1.0, gpu_util_pct=50.0, gpu_mem_bytes=1))
+        assert (task.blocks(orphaned=0).gpu_util, task.blocks(orphaned=0).gpu_mem) == (None, None)
+
     def test_means_skip_what_is_missing(self):
         """Blocks without a counter neither count as zero nor as samples (KF-37)."""
         task = tracked()

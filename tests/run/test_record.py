@@ -129,6 +129,28 @@ class TestRuns:
             assert there[2:] == pytest.approx(here[2:], rel=0, abs=1e-6)
         assert {window.worker_id for window in rebuilt} <= {r.id for r in report.workers.records} | {None}
 
+    def test_gpu_figures_reach_every_reader(self, engine, tmp_path):
+        """What a worker knows of its GPU is in store, tables, report and line; nothing is made up (D12)."""
+
+        def measured(block):
+            number = block.block_id[1]
+            gpu = {1: (40.0, 1 << 30), 2: (60.0, 3 << 30), 3: (float("nan"), 2 << 30)}.get(number, (float("nan"), 0))
+            block.stats = workspan.BlockStats(0.5, 0.25, 1, 2, 3, *gpu)
+
+        task = row(function=measured, tracking_path=tmp_path / "t", resource_tracking=True)
+        report = run(task, engine)["t"]
+        assert (report.blocks.gpu_util.n, report.blocks.gpu_util.mean) == (2, 50.0)
+        assert (report.blocks.gpu_mem.n, report.blocks.gpu_mem.total) == (3, 6 << 30)
+        assert task.report() == report
+        (*_, last) = json.loads((tmp_path / "t" / "runs.jsonl").read_text())["blocks"].items()
+        assert last == ("gpu_mem", report.blocks.gpu_mem.to_json())
+        frame = report.to_frame()
+        assert frame["gpu_util_pct"].to_pylist() == [None, 40.0, 60.0, None, None, None]
+        assert frame["gpu_mem_bytes"].to_pylist() == [None, 1 << 30, 3 << 30, 2 << 30, None, None]
+        records = report.block_records()
+        assert records[1].stats == workspan.BlockStats(0.5, 0.25, 1, 2, 3, 40.0, 1 << 30)
+        assert records[3].stats == workspan.BlockStats(0.5, 0.25, 1, 2, 3, float("nan"), 2 << 30)
+
     def test_the_span_of_a_pipeline_leads_through_its_tasks(self, engine, tmp_path):
         """The run's span is the longest chain over both tasks, and each task's line on disk knows it (B28, B155)."""
         first = row("a", context=0, tracking_path=tmp_path / "a", resource_tracking=True)

@@ -25,6 +25,18 @@ class TestGolden:
         report = make.run_report(make.task_report(blocks=make.UNTRACKED))
         golden("panel-processes-untracked", render_panel(report))
 
+    def test_blocks_that_used_a_gpu(self, make, golden):
+        """Where some block has a GPU figure a line shows both; one of them alone leaves a dash for the other (D12)."""
+        stat = make.stat
+        both = replace(make.TRACKED, gpu_util=stat(9, 63.25, 4.5), gpu_mem=stat(12, 3.5 * 2**30, 2**20))
+        memory = replace(make.TRACKED, gpu_mem=stat(12, 2**30))
+        reports = make.task_report("seg", blocks=both), make.task_report("slice", blocks=memory)
+        golden("panel-gpu", render_panel(make.run_report(*reports)))
+
+    def test_blocks_that_used_none(self, make):
+        """Without a measured figure there is no line, and not one of zeros (D12, KF-36)."""
+        assert "gpu" not in render_panel(make.run_report(make.task_report()))
+
     def test_serial_with_tracking(self, make, golden):
         """Serial with tracking prints the block lines that exist and no workers section (B163, B143)."""
         blocks = replace(make.TRACKED, round_trip=make.NOTHING, overhead=None)
@@ -186,17 +198,12 @@ class TestWhatPrints:
         assert "25.5 MB" in text
         assert "306" not in text
 
-    def test_unmanaged_clients(self, make):
+    def test_unmanaged_clients(self, make, golden):
         """Clients from outside are counted; their blocks have a round trip (B142)."""
         section = make.workers([], unmanaged_clients=2)
-        text = render_panel(make.run_report(make.task_report(blocks=make.UNTRACKED, workers_section=section)))
-        assert text.splitlines()[2:] == [
-            "seg   12 blocks, 0 workers, 292.1 ms wall",
-            "  blocks",
-            "    round trip   50.5 ms ± 0.1 ms",
-            "  workers",
-            "    unmanaged    2 clients",
-        ]
+        alone = make.task_report(blocks=make.UNTRACKED, workers_section=section)
+        beside = make.task_report("both", workers_section=make.workers([make.worker(0)], unmanaged_clients=1))
+        golden("panel-unmanaged", render_panel(make.run_report(alone, beside)))
 
     def test_only_the_largest_steps_are_listed(self, make):
         """Of many steps the ten that took most are shown, in their own order, and the rest is pointed to."""

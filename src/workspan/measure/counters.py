@@ -28,6 +28,15 @@ MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 READ_SIZE = 4096
 
+IO_READ_SIZE = 96
+"""Holds the first two lines of ``io``, however large their numbers, and a little of the third."""
+
+PROBE_BYTES = 4 << 20
+"""Taken and given back once, to see what the kernel makes of it."""
+
+PROBE_SLACK_BYTES = 1 << 20
+"""The kernel's figures of resident memory may differ by so much from one another."""
+
 PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM)
 """Why a file is not tried again in this process. Too many open files, for example, will pass."""
 
@@ -141,6 +150,7 @@ class ProcessCounters:
         self._files = (self._io, self._status, self._clear_refs)
         self._told: set[str] = set()
         self._io_counts_itself: bool | None = None  # not known yet
+        self._usage_has_mark: bool | None = None  # not known yet
 
     def _begin_in_child(self) -> None:
         """Forget what belongs to the process that this one was forked from, a lock that a thread held included."""
@@ -161,6 +171,8 @@ class ProcessCounters:
         """Reset the high-water mark of memory, then read the other counters, the most sensitive last."""
         if self._pid != os.getpid():
             self._begin_in_child()
+        if self._usage_has_mark is None:
+            self._usage_has_mark = self._look_at_usage()
         watch = self.watch_peak()
         read, write = self.io(after_reading=True)
         return Snapshot(watch, read, write, self.cpu())
@@ -170,33 +182,47 @@ class ProcessCounters:
 
         A counter that went backwards (in a forked child, say, which starts at 0) counts as 0.
         """
-        cpu = self.cpu()
+        cpu, peak = self._usage()
         if self._pid != os.getpid():
             self._begin_in_child()
         read, write = self.io()
+        watch = start.watch
+        peak = self._ended(watch, peak) if self._usage_has_mark and watch.own and peak else self.peak(watch)
         return Costs(
             None if cpu is None or start.cpu_seconds is None else max(0.0, cpu - start.cpu_seconds),
             None if read is None or start.io_read_bytes is None else max(0, read - start.io_read_bytes),
             None if write is None or start.io_write_bytes is None else max(0, write - start.io_write_bytes),
-            self.peak(start.watch),
+            peak,
         )
 
     # -- single counters -------------------------------------------------------------------------------------------
 
     def cpu(self) -> float | None:
         """Return user and system time of all threads, in seconds."""
+        return self._usage()[0]
+
+    def _usage(self) -> tuple[float | None, int | None]:
+        """Return CPU time in seconds, and what the kernel says with it of peak memory, in bytes."""
         try:
-            usage = self._getrusage(resource.RUSAGE_SELF)
-            return float(usage[0] + usage[1])
+            user, system, peak = self._getrusage(resource.RUSAGE_SELF)[:3]
+            return float(user + system), int(peak) * self._maxrss_unit or None
         except Exception as error:
             self._unknown("CPU time", error)
-            return None
+            return None, None
 
     def io(self, *, after_reading: bool = False) -> tuple[int | None, int | None]:
         """Return bytes read and written through system calls, whether cached or not.
 
         Reading the counter is itself a read, which the kernel counts afterwards: *after_reading* includes it.
         """
+        try:  # the usual case, cheaply
+            data = os.pread(self._io.fd, IO_READ_SIZE, 0)
+            key, first, other_key, second, _ = data.split(None, 4)
+            own = len(data) if after_reading and self._io_counts_itself else 0
+            if key == b"rchar:" and other_key == b"wchar:" and not (after_reading and self._io_counts_itself is None):
+                return int(first) + own, int(second)
+        except (OSError, ValueError):
+            pass
         data = self._text(self._io)
         read = self._number(data, b"rchar:", "bytes read")
         write = self._number(data, b"wchar:", "bytes written")
@@ -228,16 +254,44 @@ class ProcessCounters:
         started it.
         """
         high = self._high_water() if watch.own else None
+        peak = self._ended(watch, high)
+        return self._usage()[1] if peak is None else peak
+
+    def _ended(self, watch: Watch, high: int | None) -> int | None:
         with self._lock:
             if watch in self._watches:
                 self._watches.remove(watch)
-        if high is not None:
-            return max(high, watch.seen)
-        try:
-            return int(self._getrusage(resource.RUSAGE_SELF)[2]) * self._maxrss_unit or None
-        except Exception as error:
-            self._unknown("peak memory", error)
-            return None
+        return None if high is None else max(high, watch.seen)
+
+    def _look_at_usage(self) -> bool:
+        """Try whether ``ru_maxrss`` follows the mark up and down, as it is much cheaper to read than ``VmHWM``.
+
+        It does where the kernel takes it from the mark. But it never falls below the size of the program that this one
+        replaced at ``exec``, so a worker of a large driver would be charged with that one's memory.
+        """
+        with self._lock:
+            if self._watches or not self._reset_mark():
+                return False
+            before, mark = self._usage()[1], self._high_water()
+            if before is None or mark is None or before > mark + PROBE_SLACK_BYTES:
+                return False
+            try:
+                from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, mmap
+
+                with mmap(-1, PROBE_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS) as probe:
+                    for at in range(0, PROBE_BYTES, PAGESIZE):
+                        probe[at] = 1
+                    high = self._usage()[1]
+            except (OSError, ImportError, ValueError):
+                return False
+            self._reset_mark()
+            low = self._usage()[1]
+            mark = self._high_water()
+            self._status.close()  # not needed again, if all is well
+        if high is None or low is None or mark is None:
+            return False
+        half = PROBE_BYTES // 2
+        return high >= before + half and low <= high - half and low <= mark + PROBE_SLACK_BYTES
 
     @property
     def memory_source(self) -> str:

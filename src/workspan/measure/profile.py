@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from math import nan
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from workspan.measure.counters import Snapshot
+    from workspan.measure.gpu import GpuSampler, GpuWindow
 
 __all__ = ["BlockStats", "Measured", "Profile", "attach", "close_counters", "memory_source", "profile_block"]
 
@@ -39,9 +41,9 @@ class BlockStats(msgspec.Struct, frozen=True, array_like=True):
     io_write_bytes: int | None = 0
     """Bytes written through system calls."""
     gpu_util_pct: float = nan
-    """Reserved: NaN."""
+    """Mean utilisation of the devices that the process was on, in percent, by itself alone; NaN: not measured."""
     gpu_mem_bytes: int = 0
-    """Reserved: 0."""
+    """Most device memory that the process held while the block ran; 0: none, or not measured."""
 
     def _key(self) -> tuple[float | None, ...]:
         return tuple(None if figure != figure else figure for figure in msgspec.structs.astuple(self))
@@ -61,6 +63,28 @@ class Measured(Protocol):
 
 _counters = ProcessCounters()
 
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
+"""One of them is there where a process can use an NVIDIA device: on Linux, and on Linux under Windows."""
+
+_gpu: GpuSampler | None = None
+_gpu_looked_in = 0
+"""Process that has looked for a device."""
+
+
+def gpu_sampler() -> GpuSampler | None:
+    """Return this process's sampler of its GPU use; ``None`` without a device, or without the extra ``gpu``."""
+    global _gpu, _gpu_looked_in
+    if _gpu_looked_in != os.getpid():
+        _gpu_looked_in, _gpu = os.getpid(), None
+        if any(map(os.path.exists, DEVICE_FILES)):  # the cheap question first: most machines have no device
+            from importlib.util import find_spec
+
+            if find_spec("pynvml") is not None:
+                from workspan.measure.gpu import GpuSampler
+
+                _gpu = GpuSampler()
+    return _gpu
+
 
 class Profile:
     """Measure the body of a ``with`` block; the figures are in :attr:`stats` afterwards, also if the body raised.
@@ -73,7 +97,7 @@ class Profile:
     clock
         Monotonic clock, in ns.
     counters
-        Counters of the process; ``None``: this process's own, shared by all profiles.
+        Counters of the process; ``None``: this process's own, shared by all profiles. Given ones measure no GPU.
 
     Raises
     ------
@@ -88,11 +112,13 @@ class Profile:
     True
     """
 
-    __slots__ = ("_began", "_clock", "_counters", "_start", "stats")
+    __slots__ = ("_began", "_clock", "_counters", "_gpu", "_start", "_watches_gpu", "stats")
 
     def __init__(self, *, clock: Callable[[], int] = now_ns, counters: ProcessCounters | None = None) -> None:
         self._clock = clock
         self._counters = _counters if counters is None else counters
+        self._watches_gpu = counters is None
+        self._gpu: tuple[GpuSampler, GpuWindow] | None = None
         self._start: Snapshot | None = None
         self._began = 0
         self.stats: BlockStats | None = None
@@ -102,6 +128,8 @@ class Profile:
         if self._start is not None:
             raise ConfigurationError("this Profile is measuring already: use another one for a block inside a block")
         self.stats = None
+        sampler = gpu_sampler() if self._watches_gpu else None
+        self._gpu = None if sampler is None else (sampler, sampler.start())
         self._start = self._counters.start()
         self._began = self._clock()
         return self
@@ -112,7 +140,12 @@ class Profile:
         if start is not None:
             self._start = None
             cpu, read, write, peak = self._counters.finish(start)
-            self.stats = BlockStats((ended - self._began) / 1e9, cpu, peak, read, write)
+            wall = (ended - self._began) / 1e9
+            if self._gpu is None:
+                self.stats = BlockStats(wall, cpu, peak, read, write)
+            else:
+                sampler, window = self._gpu
+                self.stats = BlockStats(wall, cpu, peak, read, write, *sampler.finish(window))
 
 
 class profile_block:
@@ -166,5 +199,12 @@ def memory_source() -> str:
 
 
 def close_counters() -> None:
-    """Close the files of ``/proc/self`` that measurements keep open; the next one opens them again."""
+    """Close the files of ``/proc/self`` that measurements keep open, and end the thread that watches the GPU.
+
+    New measurements open them again.
+    """
+    global _gpu_looked_in
     _counters.close()
+    if _gpu is not None:
+        _gpu.close()
+        _gpu_looked_in = 0

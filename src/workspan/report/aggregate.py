@@ -71,6 +71,8 @@ class TaskAggregate:
         self._io_read = Welford()
         self._io_write = Welford()
         self._overhead = Welford()
+        self._gpu_util = Welford()
+        self._gpu_mem = Welford()
         self._steps: dict[str, _StepFold] = {}
 
     def done(
@@ -107,6 +109,10 @@ class TaskAggregate:
         self._peak_rss.push(stats.peak_rss_bytes)
         self._io_read.push(stats.io_read_bytes)
         self._io_write.push(stats.io_write_bytes)
+        if stats.gpu_mem_bytes:  # who is on a device holds some of its memory
+            self._gpu_mem.push(stats.gpu_mem_bytes)
+        if stats.gpu_util_pct == stats.gpu_util_pct:
+            self._gpu_util.push(stats.gpu_util_pct)
 
     def _stepped(self, steps: Mapping[str, tuple[float, int]]) -> None:
         known = self._steps
@@ -155,6 +161,8 @@ class TaskAggregate:
             io_write=self._metric(self._io_write),
             overhead=self._metric(self._overhead),
             trend=self._trend.slope if self._tracked else None,
+            gpu_util=self._gpu_util.stat() if self._gpu_util.n else None,
+            gpu_mem=self._gpu_mem.stat() if self._gpu_mem.n else None,
         )
 
     def _metric(self, fold: Welford) -> Stat | None:

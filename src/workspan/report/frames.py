@@ -23,8 +23,6 @@ Kind = Literal["arrow", "pandas"]
 STEP_PREFIX = "steps/"
 """Before the name of a step's column, as before that of its array in the store."""
 
-_WITHOUT_GPU = ("gpu_util_pct", "gpu_mem_bytes")
-
 
 def block_frame(table: BlockTable, rank: int, kind: Kind) -> Any:
     """Return every recorded block of a store, a row a block in grid order.
@@ -49,9 +47,10 @@ def block_frame(table: BlockTable, rank: int, kind: Kind) -> Any:
     known = {name: table.measured(name) if name in table.values else none for name in TRACKED}
     if "worker_id" in table.values:
         known["worker_id"] = known["worker_id"] & (table.values["worker_id"] != NO_WORKER)
-    if "gpu_util_pct" in table.values:  # a share of NaN says that nobody looked: then 0 bytes are no measurement
-        seen = ~np.isnan(table.values["gpu_util_pct"])
-        known |= {name: known[name] & seen for name in _WITHOUT_GPU}
+    if "gpu_util_pct" in table.values:
+        known["gpu_util_pct"] = known["gpu_util_pct"] & ~np.isnan(table.values["gpu_util_pct"])
+        # Who is on a device holds some of its memory: 0 says that nobody looked, or that there was nothing to see.
+        known["gpu_mem_bytes"] = known["gpu_mem_bytes"] & (table.values["gpu_mem_bytes"] > 0)
     for name in ("worker_id", "sent_at", "returned_at", *MEASURED):
         values = table.values.get(name)
         if values is None:

@@ -47,6 +47,11 @@ class BlocksSummary(Value):
     """Round trip less wall, in seconds."""
     trend: float | None = None
     """Slope of the wall time over the order of completion, in ms per block; positive: blocks got slower."""
+    gpu_util: Stat | None = None
+    """Utilisation of the devices by the worker's process alone, in percent; a sample a block in which it was measured.
+    This field and the next: ``None`` unless some block has the figure."""
+    gpu_mem: Stat | None = None
+    """Peak device memory of the worker's process while the block ran, in bytes; a sample a block as above."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,11 @@ class WorkerTimeline:
         self._failed += 1
 
     def stopping(self, now: float) -> None:
-        """Note that the worker was told to end, or that the run began to; the first time counts."""
-        if self._stopping_at is None:
+        """Note that the worker was told to end, or that the run began to; the first time counts.
+
+        Nobody can tell a worker to end that is gone: its end was its own.
+        """
+        if self._stopping_at is None and self._exit is None:
             self._stopping_at = now
 
     def ended(self, now: float, exit: str, text: str = "") -> None:

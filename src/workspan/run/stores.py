@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import ConfigurationError
+from workspan.run.functions import function_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,8 +79,13 @@ class Stores:
                 out.append(None)
                 continue
             existed = path.exists()
+            function = task.process_function
             store = TrackingStore.open(
-                path, task.layout, resource_tracking=task.resource_tracking, task_id=task.task_id
+                path,
+                task.layout,
+                resource_tracking=task.resource_tracking,
+                task_id=task.task_id,
+                function=None if function is None else function_fingerprint(function),
             )
             out.append(self._open.enter_context(store))
             if not existed:

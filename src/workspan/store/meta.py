@@ -29,6 +29,7 @@ __all__ = [
     "STEP",
     "TEMP_FILE",
     "TRACKED",
+    "VERSION_MARK",
     "ArraySpec",
     "Node",
     "Problem",
@@ -47,6 +48,9 @@ Node = dict[str, Any]
 
 SCHEMA = 1
 """Version of the group's attribute ``workspan``. 1: layout fields, ``task_id``, ``function``, ``unmeasured``."""
+
+VERSION_MARK = " py:"
+"""Before the version of Python in the fingerprint of a function: code of two versions cannot be compared."""
 
 NODE_FILE = "zarr.json"
 TEMP_FILE = ".zarr.json.partial"

@@ -31,6 +31,7 @@ from workspan.store.meta import (
     SCHEMA,
     TEMP_FILE,
     TRACKED,
+    VERSION_MARK,
     Node,
     array_metadata,
     array_problem,
@@ -291,7 +292,9 @@ def _workspan_attribute(attributes: Node, layout: Layout, task_id: str | None, f
 
 def _warn_of_function(group: Path, attributes: Node, function: str | None) -> None:
     before = attributes.get(WORKSPAN_KEY, {}).get("function")
-    if before is not None and function is not None and before != function:
+    if not isinstance(before, str) or function is None or before == function:
+        return
+    if before.partition(VERSION_MARK)[2] == function.partition(VERSION_MARK)[2]:  # else nobody can tell
         _logger.warning(
             "tracking store %s: the function of the task has changed (%s -> %s); blocks that are done stay done. Call "
             "task.reset() to run them again",

@@ -122,6 +122,17 @@ def size_pair(stat: Stat | None) -> str:
     return MISSING if stat is None or stat.n == 0 else f"{size(stat.mean)} ± {size(stat.std)}"
 
 
+def percent_pair(stat: Stat | None) -> str:
+    """Return mean ± standard deviation of percentages.
+
+    Examples
+    --------
+    >>> percent_pair(None)
+    '-'
+    """
+    return MISSING if stat is None or stat.n == 0 else f"{stat.mean:.1f} % ± {stat.std:.1f} %"
+
+
 def slope(ms_per_block: float | None) -> str:
     """Return a trend, signed, to four decimals."""
     ms_per_block = _known(ms_per_block)

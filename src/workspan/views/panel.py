@@ -15,6 +15,7 @@ from workspan.views.format import (
     fit,
     long_duration,
     one_line,
+    percent_pair,
     share,
     size,
     size_pair,
@@ -114,6 +115,8 @@ def _blocks(blocks: BlocksSummary, distributed: bool) -> _Rows:
     if distributed:
         rows.append(("overhead", duration_pair(blocks.overhead)))
     rows.append(("trend", slope(blocks.trend) if blocks.wall.n > 1 else MISSING))
+    if blocks.gpu_util is not None or blocks.gpu_mem is not None:
+        rows.append(("gpu", f"busy {percent_pair(blocks.gpu_util)}   memory {size_pair(blocks.gpu_mem)}"))
     return rows
 
 
