@@ -39,6 +39,88 @@ def now_ns():
 cdef object _now_ns = now_ns
 
 
+cdef extern from *:
+    """
+    #include <stdlib.h>
+    #include <string.h>
+    #include <unistd.h>
+    #include <sys/resource.h>
+    #include <sys/stat.h>
+
+    /* CPU seconds of all threads; the peak that the kernel tells with it, in units of its own, goes to *peak. */
+    static double workspan_usage(long long *peak) {
+        struct rusage usage;
+        if (getrusage(RUSAGE_SELF, &usage) != 0)
+            return -1.0;
+        *peak = usage.ru_maxrss;
+        return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec
+            + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+    }
+
+    /* Bytes read and written from the beginning of /proc/self/io; the length that was read, or -1. */
+    static long workspan_io(int fd, long long *bytes_read, long long *written) {
+        char text[64], *end;
+        ssize_t size = pread(fd, text, sizeof text - 1, 0);
+        if (size < 16)
+            return -1;
+        text[size] = 0;
+        if (memcmp(text, "rchar: ", 7) != 0)
+            return -1;
+        *bytes_read = strtoll(text + 7, &end, 10);
+        if (memcmp(end, "\\nwchar: ", 8) != 0)
+            return -1;
+        *written = strtoll(end + 8, &end, 10);
+        return *end == '\\n' ? (long)size : -1;
+    }
+
+    /* Reset the high-water mark of memory, if the descriptor still is that file; whether it was. */
+    static int workspan_reset_mark(int fd, unsigned long long device, unsigned long long inode) {
+        struct stat now;
+        return fstat(fd, &now) == 0 && (unsigned long long)now.st_dev == device
+            && (unsigned long long)now.st_ino == inode && pwrite(fd, "5", 1, 0) == 1;
+    }
+    """
+    double workspan_usage(long long *peak) nogil
+    long workspan_io(int fd, long long *bytes_read, long long *written) nogil
+    bint workspan_reset_mark(int fd, unsigned long long device, unsigned long long inode) nogil
+
+
+cdef class Meter:
+    """Counters of this process over files that are open already."""
+
+    cdef int mark_fd, io_fd
+    cdef unsigned long long device, inode
+    cdef bint counts_itself
+    cdef long long unit
+
+    def __init__(self, mark_fd, device, inode, io_fd, counts_itself, unit):
+        self.mark_fd = mark_fd
+        self.device = device
+        self.inode = inode
+        self.io_fd = io_fd
+        self.counts_itself = counts_itself
+        self.unit = unit
+
+    def begin(self):
+        cdef long long bytes_read = 0, written = 0, peak = 0
+        if not workspan_reset_mark(self.mark_fd, self.device, self.inode):
+            return None
+        cdef long size = workspan_io(self.io_fd, &bytes_read, &written)
+        cdef double seconds = workspan_usage(&peak)
+        if size < 0 or seconds < 0:
+            return None
+        if self.counts_itself:
+            bytes_read += size
+        return bytes_read, written, seconds
+
+    def end(self):
+        cdef long long bytes_read = 0, written = 0, peak = 0
+        cdef double seconds = workspan_usage(&peak)
+        if seconds < 0 or workspan_io(self.io_fd, &bytes_read, &written) < 0:
+            return None
+        return seconds, peak * self.unit, bytes_read, written
+
+
 cdef class Node:
     """A place in a tree of sections: one name below one parent."""
 

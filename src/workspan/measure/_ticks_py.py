@@ -9,8 +9,10 @@ of all nodes sum to the root's total by construction.
 
 from __future__ import annotations
 
+import os
 from contextvars import ContextVar
 from math import nan
+from resource import RUSAGE_SELF, getrusage
 from sys import modules
 from threading import get_ident
 from time import monotonic_ns as now_ns
@@ -21,7 +23,7 @@ from workspan.errors import UsageTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Lane", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "now_ns"]
+__all__ = ["Lane", "Meter", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "now_ns"]
 
 
 class Node:
@@ -312,3 +314,60 @@ class Slope:
         """Growth per sample, in the unit of the samples; 0.0 for fewer than two."""
         n = self.n
         return self._covariance / (n * (n * n - 1) / 12) if n > 1 else 0.0
+
+
+class Meter:
+    """Counters of this process over files of ``/proc`` that are open already: what a measurement costs is mostly this.
+
+    Parameters
+    ----------
+    mark_fd, device, inode
+        Descriptor of ``clear_refs``, and what it must be to be written to.
+    io_fd
+        Descriptor of ``io``.
+    counts_itself
+        Reading ``io`` is counted there, afterwards.
+    unit
+        Unit of ``ru_maxrss``, in bytes.
+    """
+
+    __slots__ = ("_counts_itself", "_identity", "_io_fd", "_mark_fd", "_unit")
+
+    def __init__(self, mark_fd: int, device: int, inode: int, io_fd: int, counts_itself: bool, unit: int) -> None:
+        self._mark_fd = mark_fd
+        self._identity = (device, inode)
+        self._io_fd = io_fd
+        self._counts_itself = counts_itself
+        self._unit = unit
+
+    def begin(self) -> tuple[int, int, float] | None:
+        """Reset the high-water mark of memory; return bytes read and written, and CPU seconds so far.
+
+        ``None``: a file is not what it was, and nothing is known.
+        """
+        try:
+            stat = os.fstat(self._mark_fd)
+            if (stat.st_dev, stat.st_ino) != self._identity or os.pwrite(self._mark_fd, b"5", 0) != 1:
+                return None
+        except OSError:
+            return None
+        io = self._io()
+        if io is None:
+            return None
+        read, written, size = io
+        usage = getrusage(RUSAGE_SELF)
+        return read + size if self._counts_itself else read, written, usage[0] + usage[1]
+
+    def end(self) -> tuple[float, int, int, int] | None:
+        """Return CPU seconds, peak memory in bytes, and bytes read and written, all so far; ``None`` as above."""
+        usage = getrusage(RUSAGE_SELF)
+        io = self._io()
+        return None if io is None else (usage[0] + usage[1], usage[2] * self._unit, io[0], io[1])
+
+    def _io(self) -> tuple[int, int, int] | None:
+        try:
+            data = os.pread(self._io_fd, 63, 0)
+            key, first, other_key, second, _ = data.split(None, 4)
+            return (int(first), int(second), len(data)) if (key, other_key) == (b"rchar:", b"wchar:") else None
+        except (OSError, ValueError):
+            return None

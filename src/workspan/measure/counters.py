@@ -15,6 +15,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from workspan.measure import ticks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,7 +63,7 @@ class _KeptFile:
     if it still is the same file.
     """
 
-    __slots__ = ("_identity", "begins", "dead", "fd", "flags", "path")
+    __slots__ = ("begins", "dead", "fd", "flags", "identity", "path")
 
     def __init__(self, path: str, flags: int, begins: bytes = b"") -> None:
         self.path = path
@@ -70,14 +72,14 @@ class _KeptFile:
         self.fd = -1
         self.dead = False
         """Not to be tried again."""
-        self._identity = (0, 0)
+        self.identity = (0, 0)
 
     def open(self) -> None:
         """Open the file, again if need be."""
         self.close()
         self.fd = os.open(self.path, self.flags)
         stat = os.fstat(self.fd)
-        self._identity = (stat.st_dev, stat.st_ino)
+        self.identity = (stat.st_dev, stat.st_ino)
 
     def is_open(self) -> bool:
         """Whether the descriptor still is this file's."""
@@ -85,7 +87,7 @@ class _KeptFile:
             stat = os.fstat(self.fd)
         except OSError:
             return False
-        return (stat.st_dev, stat.st_ino) == self._identity
+        return (stat.st_dev, stat.st_ino) == self.identity
 
     def close(self) -> None:
         """Give the descriptor back, if it is this file's."""
@@ -151,6 +153,8 @@ class ProcessCounters:
         self._told: set[str] = set()
         self._io_counts_itself: bool | None = None  # not known yet
         self._usage_has_mark: bool | None = None  # not known yet
+        self._meter: ticks.Meter | None = None
+        """Reads all at once, where peak memory comes with the CPU time."""
 
     def _begin_in_child(self) -> None:
         """Forget what belongs to the process that this one was forked from, a lock that a thread held included."""
@@ -171,22 +175,57 @@ class ProcessCounters:
         """Reset the high-water mark of memory, then read the other counters, the most sensitive last."""
         if self._pid != os.getpid():
             self._begin_in_child()
+        if self._meter is not None and (quick := self._start_quickly(self._meter)) is not None:
+            return quick
         if self._usage_has_mark is None:
             self._usage_has_mark = self._look_at_usage()
         watch = self.watch_peak()
         read, write = self.io(after_reading=True)
+        self._meter = self._make_meter() if watch.own else None
         return Snapshot(watch, read, write, self.cpu())
+
+    def _start_quickly(self, meter: ticks.Meter) -> Snapshot | None:
+        """Do what :meth:`start` does where no other measurement is under way and the files are what they were."""
+        with self._lock:
+            if self._watches:
+                return None
+            taken = meter.begin()
+            if taken is None:
+                return None
+            watch = Watch()
+            watch.own = True
+            self._watches.append(watch)
+        return Snapshot(watch, *taken)
+
+    def _finish_quickly(self, meter: ticks.Meter, start: Snapshot) -> Costs | None:
+        """Do what :meth:`finish` does where all that is needed is there."""
+        watch, read, write, cpu = start
+        if not watch.own or read is None or write is None or cpu is None or self._pid != os.getpid():
+            return None
+        taken = meter.end()
+        if taken is None:
+            return None
+        spent, peak = taken[0] - cpu, self._ended(watch, taken[1])
+        return Costs(max(0.0, spent), max(0, taken[2] - read), max(0, taken[3] - write), peak)
+
+    def _make_meter(self) -> ticks.Meter | None:
+        mark = self._clear_refs
+        if not self._usage_has_mark or self._io_counts_itself is None or self._getrusage is not resource.getrusage:
+            return None
+        return ticks.Meter(mark.fd, *mark.identity, self._io.fd, self._io_counts_itself, self._maxrss_unit)
 
     def finish(self, start: Snapshot) -> Costs:
         """Read the counters, the most sensitive first, and return what was spent since *start*.
 
         A counter that went backwards (in a forked child, say, which starts at 0) counts as 0.
         """
+        if self._meter is not None and (quick := self._finish_quickly(self._meter, start)) is not None:
+            return quick
+        watch = start.watch
         cpu, peak = self._usage()
         if self._pid != os.getpid():
             self._begin_in_child()
         read, write = self.io()
-        watch = start.watch
         peak = self._ended(watch, peak) if self._usage_has_mark and watch.own and peak else self.peak(watch)
         return Costs(
             None if cpu is None or start.cpu_seconds is None else max(0.0, cpu - start.cpu_seconds),

@@ -18,12 +18,25 @@ elif os.environ.get("WORKSPAN_PURE_PYTHON", "0") in ("", "0"):
 else:
     from workspan.measure import _ticks_py as implementation
 
-__all__ = ["NATIVE", "Lane", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "implementation", "now_ns"]
+__all__ = [
+    "NATIVE",
+    "Lane",
+    "Meter",
+    "Moments",
+    "Node",
+    "Section",
+    "Slope",
+    "Tree",
+    "current_lane",
+    "implementation",
+    "now_ns",
+]
 
 NATIVE: bool = not implementation.__name__.endswith("_py")
 """Whether the compiled module is in use."""
 
 Lane = implementation.Lane
+Meter = implementation.Meter
 Moments = implementation.Moments
 Node = implementation.Node
 Section = implementation.Section
