@@ -292,8 +292,10 @@ class StepArrays:
 
     def write(self, number: int, steps: Mapping[str, tuple[float, Any]]) -> None:
         """Store the self seconds of cell *number*; sections that are not in *steps* become NaN."""
-        key, offset = self._grid.locate(number)
         arrays = self._arrays
+        if not steps and not arrays:
+            return
+        key, offset = self._grid.locate(number)
         known = 0
         for name, cost in steps.items():
             array = arrays.get(name) or self._add(name)
