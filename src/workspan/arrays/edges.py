@@ -15,7 +15,7 @@ blocks as on the whole array:
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +111,6 @@ def _sources(mode: str, begin: int, end: int, n: int) -> NDArray[np.int64]:
 def _runs(source: NDArray[np.int64]) -> Iterator[tuple[slice, slice]]:
     """Yield (where to, where from) of each run of consecutive positions."""
     borders = [0, *(np.flatnonzero(np.diff(source) != 1) + 1).tolist(), len(source)]
-    for begin, end in zip(borders, borders[1:], strict=False):
+    for begin, end in pairwise(borders):
         first = int(source[begin])
         yield slice(begin, end), slice(first, first + end - begin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from workspan.errors import ConfigurationError
 
@@ -31,7 +31,7 @@ class Image:
     """Position of the centre of voxel 0, in the units of the axes."""
 
     @property
-    def zarr_format(self) -> int:
+    def zarr_format(self) -> Literal[2, 3]:
         """The Zarr format that the version asks for."""
         return 2 if self.version == "0.4" else 3
 

@@ -140,9 +140,7 @@ def map_blocks(
         check_whole_voxels("block_shape", block, ref)
         outputs.append(ref)
     reader = BlockMapper(function, cut.inputs, outputs, mode, fill)
-    return MapTask(
-        task_id, cut, block, reader, overwrite=overwrite, on_shared_chunk=on_shared_chunk, **task_arguments
-    )
+    return MapTask(task_id, cut, block, reader, overwrite=overwrite, on_shared_chunk=on_shared_chunk, **task_arguments)
 
 
 class MapTask(ArrayTask):
@@ -177,8 +175,8 @@ class MapTask(ArrayTask):
         for ref in outputs:
             if ref.identity in read:
                 raise ConfigurationError(
-                    f"task {self.task_id!r} reads and writes {ref.name}: a block that is tried again would read its own "
-                    "result; write to another array"
+                    f"task {self.task_id!r} reads and writes {ref.name}: a block that is tried again would read its "
+                    "own result; write to another array"
                 )
         if on_shared_chunk == "order":
             self.layout = replace(self.layout, apart=kept_apart(self.task_id, self.layout, self.targets()))
@@ -257,7 +255,9 @@ def _plan(
         raise ConfigurationError(f"out_shards={outer} is not made of whole chunks of {inner}: use multiples of them")
     image = first.image
     if image is not None and image.zarr_format == 2 and outer is not None:
-        raise ConfigurationError(f"out_shards={outer}: an OME-Zarr {image.version} image is Zarr v2, which has no shards")
+        raise ConfigurationError(
+            f"out_shards={outer}: an OME-Zarr {image.version} image is Zarr v2, which has no shards"
+        )
     return PlannedRef(
         name=f"{name}={where!r}",
         shape=first.shape,
@@ -284,5 +284,7 @@ def _placed(ref: Ref, cut: Cut) -> Ref:
     if cut.units == "world":
         ref = in_world_units(ref, first)
     if ref.shape != first.shape and (ref.voxel_size, ref.offset) == (first.voxel_size, first.offset):
-        raise ConfigurationError(f"{ref.name} has shape {ref.shape}, and {first.name} has {first.shape}: they must agree")
+        raise ConfigurationError(
+            f"{ref.name} has shape {ref.shape}, and {first.name} has {first.shape}: they must agree"
+        )
     return ref

@@ -91,14 +91,16 @@ class ZarrRef(Ref):
             if "://" in self.root:
                 return f"{self.root.rstrip('/')}/{self.path}".rstrip("/")
             return os.path.realpath(os.path.join(self.root, self.path))
-        return f"{type(self.root).__name__}-{id(self.root)}/{self.path}" if self.is_private else f"{self.root}/{self.path}"
+        store = f"{type(self.root).__name__}-{id(self.root)}" if self.is_private else str(self.root)
+        return f"{store}/{self.path}"
 
     def open(self, *, write: bool = False) -> Any:
         """Open the array; what is written is stored chunk by chunk, also chunks of fill values (KF-20)."""
         import zarr
 
-        config = {"write_empty_chunks": True}
-        return zarr.open_array(self.root, path=self.path, mode="r+" if write else "r", config=config)
+        array = zarr.open_array(self.root, path=self.path, mode="r+" if write else "r")
+        # Not by open_array(config=...), which has no effect on an array that exists.
+        return array.with_config({"write_empty_chunks": True}) if write else array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +256,7 @@ def _image_around(array: Any) -> Image | None:
     import zarr
 
     root, path = _root_of(array)
-    parts = (root.split(os.sep) if isinstance(root, str) else path.split("/"))
+    parts = root.split(os.sep) if isinstance(root, str) else path.split("/")
     for up in (1, 2):
         if len(parts) < up or not parts[-up]:
             return None
@@ -286,8 +288,8 @@ def _is_private(store: Any) -> bool:
 def _can_write(node: Any) -> bool:
     from zarr.storage import LocalStore
 
-    if isinstance(node.store, LocalStore):
-        return os.access(os.path.join(node.store.root, node.path), os.W_OK)
+    if isinstance(node.store, LocalStore) and not os.access(os.path.join(node.store.root, node.path), os.W_OK):
+        return False
     return not node.store.read_only
 
 

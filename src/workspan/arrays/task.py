@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,7 @@ class Cut:
         As for :func:`workspan.map_blocks`.
     """
 
-    def __init__(
-        self, function: Any, inputs: Sequence[Any], *, halo: Any, mode: str, units: str, roi: Any
-    ) -> None:
+    def __init__(self, function: Any, inputs: Sequence[Any], *, halo: Any, mode: str, units: str, roi: Any) -> None:
         if not callable(function):
             raise UsageTypeError(f"function={function!r} is not callable: pass a function of NumPy arrays")
         if not inputs:
@@ -110,9 +109,7 @@ class ArrayTask(Task):
         What the blocks read.
     """
 
-    inputs: tuple[Ref, ...] = ()
     outputs: tuple[Ref, ...] = ()
-    halo: Halo = ()
 
     def __init__(self, task_id: str | None, cut: Cut, block: Ints, reader: BlockReader, **task_arguments: Any) -> None:
         for name in ("total_roi", "read_roi", "write_roi", "process_function", "fit", "read_write_conflict"):
@@ -121,10 +118,10 @@ class ArrayTask(Task):
         name = task_id if task_id is not None else function_name(reader.func).split(".")[-1].strip("<>")
         total, read, write = cut.rois(block)
         function: Any = reader
-        super().__init__(
-            name, total, read, write, function, read_write_conflict=False, fit="shrink", **task_arguments
-        )
-        self.inputs, self.halo, self.reader = tuple(cut.inputs), cut.halo, reader
+        super().__init__(name, total, read, write, function, read_write_conflict=False, fit="shrink", **task_arguments)
+        self.inputs: tuple[Ref, ...] = tuple(cut.inputs)
+        self.halo: Halo = cut.halo
+        self.reader = reader
         self.upstream_tasks += [task for task in cut.upstream if task not in self.upstream_tasks]
 
     def check_run(self, in_process: bool) -> None:
@@ -197,11 +194,11 @@ def output_of(task: Task, name: str) -> Ref:
     UsageTypeError
         It makes none, or several.
     """
-    outputs = getattr(task, "outputs", ())
+    outputs: tuple[Ref, ...] = getattr(task, "outputs", ())
     if len(outputs) != 1:
         made = f"makes {len(outputs)} arrays" if outputs else "makes no array"
         raise UsageTypeError(f"{name} is task {task.task_id!r}, which {made}: pass a task of one output, or a path")
-    ref: Ref = outputs[0]
+    ref = outputs[0]
     rank = len(ref.shape)
     return replace(ref, voxel_size=(1,) * rank, offset=(0,) * rank)
 
@@ -209,9 +206,6 @@ def output_of(task: Task, name: str) -> Ref:
 def memory_limit_bytes() -> int | None:
     """Return how much memory this container, or else this machine, has, in bytes; ``None`` if it cannot be told."""
     found = [MemoryWatch().limit_bytes]
-    try:
+    with suppress(ValueError, OSError):  # a system without these names
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (ValueError, OSError):  # a system without these names
-        pass
     return min((limit for limit in found if limit), default=None)
-

@@ -141,7 +141,7 @@ def check_shared(task_id: str, layout: Layout, targets: Iterable[Target]) -> Non
         begin = layout.covered[0]
         shifted = [a for a in axes if (begin[a] - chunks.origin[a]) % chunks.size[a]]
         moved = tuple(b - (b - o) % s for b, o, s in zip(begin, chunks.origin, chunks.size, strict=True))
-        begins = f" with what is written beginning at {moved}, where a chunk does, and not at {begin}" if shifted else ""
+        begins = f" with what is written beginning at {moved}, where a chunk does, not at {begin}" if shifted else ""
         raise ConfigurationError(
             f"task {task_id!r}: its blocks of {layout.write_shape} do not fit the chunks of {chunks.size} of "
             f"{target.name} on axis {axes[0]}: two workers could write into one chunk at the same time, and what one "
