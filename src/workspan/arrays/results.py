@@ -1,7 +1,8 @@
 """What blocks return, one file a block: written by rename, so that a file that is there is complete.
 
 A NumPy array or number is an ``.npy`` file, a table (pyarrow or pandas) a ``.parquet`` file; ``None``, for a block that
-has nothing to tell, is an empty file ``.none``. The name is the block's number.
+has nothing to tell, is an empty file ``.none``. The name is the block's number. As with the chunks of an array, nothing
+is forced to the disk: a file that a power cut damaged is found when it is read.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ def write_result(folder: Path, index: int, value: Any) -> None:
     try:
         with open(part, "wb") as file:
             save(file)
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(part, folder / f"{index}{suffix}")
     finally:
         part.unlink(missing_ok=True)
