@@ -14,6 +14,7 @@ import importlib.util
 import json
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import zarr
-from harness import Row, compare, save
+from harness import Row, save
 from scipy.ndimage import gaussian_filter
 
 SIGMA = 1.5
@@ -129,19 +130,22 @@ class Bench:
 
     def __init__(self, block: int) -> None:
         self.block = block
+        self.times: dict[str, list[float]] = {}
+        """Variant -> seconds of its call."""
         self.peaks: dict[str, list[float]] = {}
+        """Variant -> peak of one of its processes, in MB."""
         self.truth: Any = None
 
-    def seconds(self, variant: str) -> float:
-        """Run one variant in a process of its own; return the seconds of its call."""
+    def measure(self, variant: str) -> None:
+        """Run one variant in a process of its own, and look at what it made."""
         for name in ("out.zarr", "cubed", "workspan_logs"):
             shutil.rmtree(name, ignore_errors=True)
         command = [sys.executable, str(Path(__file__).resolve()), "--measure", variant, "--block", str(self.block)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         self.peaks.setdefault(variant, []).append(found["peak_bytes"] / 1e6)
+        self.times.setdefault(variant, []).append(found["seconds"])
         self.check(variant)
-        return float(found["seconds"])
 
     def check(self, variant: str) -> None:
         """Compare the output with the first one, chunk by chunk."""
@@ -157,11 +161,12 @@ class Bench:
             if not np.array_equal(out[where], self.truth[where]):
                 raise RuntimeError(f"{variant} has another result in {where}")
 
-    def memory(self, what: str, ours: str, peer: str, target: float) -> Row:
-        """Compare the peaks seen."""
-        a, b = self.peaks[ours], self.peaks[peer]
-        row = Row(what, "MB", min(a), min(b), sorted(a)[len(a) // 2], sorted(b)[len(b) // 2], target)
-        print(f"{what}: ours {row.ours:.0f}, peer {row.peer:.0f} MB, ratio {row.ratio:.2f}", flush=True)
+    def row(self, what: str, peer: str, target: float, *, ours: str = "workspan-2", unit: str = "s") -> Row:
+        """Compare two variants: the best rounds."""
+        a, b = ((self.times if unit == "s" else self.peaks)[name] for name in (ours, peer))
+        row = Row(what, unit, min(a), min(b), statistics.median(a), statistics.median(b), target)
+        verdict = "met" if row.met else "MISSED"
+        print(f"{what}: ours {row.ours:.1f}, peer {row.peer:.1f} {unit}, ratio {row.ratio:.2f}; {verdict}", flush=True)
         return row
 
 
@@ -186,30 +191,24 @@ def run(side: int, block: int, rounds: int) -> list[Row]:
     """Compare all variants."""
     make_input(side, block)
     bench = Bench(block)
-    bench.seconds("loop")  # the truth for all others, and a warm file cache for itself
-
-    def row(what: str, ours: str, peers: tuple[str, ...], target: float) -> Row:
-        return compare(
-            f"{side}^3 uint8, {what}",
-            lambda: bench.seconds(ours),
-            lambda: min(map(bench.seconds, peers)),
-            unit="s",
-            rounds=rounds,
-            target=target,
-        )
-
+    variants = [name for name in VARIANTS if name != "cubed" or importlib.util.find_spec("cubed") is not None]
+    for number in range(rounds):
+        # In turn, and every other time the other way round, so that a machine that drifts favours nobody.
+        for variant in variants if number % 2 == 0 else variants[::-1]:
+            bench.measure(variant)
+    what = f"{side}^3 uint8, "
+    dask = min("dask-threads", "dask-processes", key=lambda name: min(bench.times[name]))
     rows = [
-        row("1 worker / loop", "workspan-1", ("loop",), 1.05),
-        row("2 workers / loop", "workspan-2", ("loop",), 1 / 1.7),
-        row("2 workers / best of Dask's threads and processes", "workspan-2", ("dask-threads", "dask-processes"), 1.0),
+        bench.row(f"{what}1 worker / loop", "loop", 1.05, ours="workspan-1"),
+        bench.row(f"{what}2 workers / loop", "loop", 1 / 1.7),
+        bench.row(f"{what}2 workers / {dask}, Dask's best", dask, 1.0),
     ]
-    peers = ["loop", "dask-threads", "dask-processes"]
-    if importlib.util.find_spec("cubed") is not None:
-        rows.append(row("2 workers / Cubed's 2 processes", "workspan-2", ("cubed",), 1.0))
-        peers.append("cubed")
-    for peer in peers:
-        if all(bench.peaks[peer]):  # 0: its processes were not reaped, so the kernel tells nothing
-            rows.append(bench.memory(f"peak of one process / {peer}", "workspan-2", peer, 1.05))
+    if "cubed" in variants:
+        rows.append(bench.row(f"{what}2 workers / Cubed's 2 processes", "cubed", 1.0))
+    for peer in variants:
+        # 0: its processes were not reaped, so the kernel tells nothing.
+        if not peer.startswith("workspan") and all(bench.peaks[peer]):
+            rows.append(bench.row(f"{what}peak of one process / {peer}", peer, 1.05, unit="MB"))
     return rows
 
 
