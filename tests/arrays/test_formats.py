@@ -121,6 +121,11 @@ def test_fsspec_stores():
     array = zarr.create_array(memory, data=VALUES, chunks=(2, 4))
     with pytest.raises(ConfigurationError, match="in the memory of this process"):
         ws.map_blocks(doubled, array, out="y.zarr").run(**QUIET)
+    task = ws.map_blocks(doubled, VALUES, out="memory://z.zarr", block_shape=4)
+    with pytest.raises(ConfigurationError, match=r"out='memory://z.zarr' is in the memory of this process"):
+        task.run(**QUIET)
+    assert task.run(engine="serial", **QUIET)
+    assert np.array_equal(zarr.open_array("memory://z.zarr", mode="r")[:], VALUES * 2)
 
 
 @pytest.mark.parametrize(("version", "model"), [("0.4", Image04), ("0.5", Image05)])

@@ -115,6 +115,24 @@ class TestEqualsTheWhole:
         run_by_hand(task)
         assert np.array_equal(out, correlate(data, np.ones(5), mode="constant"))
 
+    def test_a_function_may_change_what_it_is_given(self):
+        """A block's arrays are its own: a function that works in place changes no input (KF-25)."""
+
+        def in_place(a):
+            a += 1
+            return a
+
+        data, out = np.zeros((6, 4)), np.zeros((6, 4))
+        run_by_hand(ws.map_blocks(in_place, data, out=out, block_shape=(3, 4), mode="clip"))
+        assert not data.any()
+        assert out.all()
+
+    def test_an_empty_array(self, recwarn):
+        """An array without voxels has no blocks, and its output is made (KF-26)."""
+        task = ws.map_blocks(np.abs, np.zeros((0, 5)), out="empty.zarr", block_shape=2)
+        assert task.run(engine="serial", **QUIET)
+        assert zarr.open_array("empty.zarr").shape == (0, 5)
+
     def test_a_part_sees_what_is_around_it(self):
         """With roi= only that region is written, and its halo holds true neighbours, not padding."""
         data = np.random.default_rng(0).random((20, 20))

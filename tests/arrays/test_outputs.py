@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -86,22 +88,16 @@ class TestSharedChunks:
             first, last = sorted((windows[a], windows[b]), key=lambda w: w.sent_at)
             assert first.returned_at <= last.sent_at
 
-    @pytest.mark.parametrize("order", [False, True])
-    def test_resuming_does_not_depend_on_the_order(self, order):
-        """A store made without the order is taken on with it, and the other way round: same ids and hash (issue 6)."""
-        how = [{"on_shared_chunk": "order"}, {}]
-        zarr.create_array("out.zarr", shape=(8,), chunks=(2,), dtype="f8")
-        for arguments in how if order else how[::-1]:
-            task = ws.map_blocks(
-                add_one,
-                np.zeros(8),
-                out=zarr.open_array("out.zarr", mode="r+"),
-                block_shape=2,
-                tracking_path="tracking/x",
-                **arguments,
-            )
-            report = task.run(engine="serial", return_report=True, **QUIET)
-        assert report["add_one"].blocks.skipped == 4
+    @pytest.mark.parametrize("first", [{}, {"writes": ["out.zarr"], "on_shared_chunk": "order"}], ids=["free", "order"])
+    def test_resuming_does_not_depend_on_the_order(self, first):
+        """What was done without the order is done with it, and the other way round: same ids and hash (issue 6)."""
+        ordered = {"writes": ["out.zarr"], "on_shared_chunk": "order"}
+        task = count_up_task(tracking_path="tracking/x", **first)
+        assert task.run(engine="serial", **QUIET)
+        other = count_up_task(tracking_path="tracking/x", **({} if first else ordered))
+        assert other.layout.num_levels + task.layout.num_levels == 3  # one of them has an order
+        report = other.run(engine="serial", return_report=True, **QUIET)
+        assert report["count"].blocks.skipped == 80
 
     def test_an_offset_counts(self):
         """Blocks as large as a chunk that begin in the middle of one are refused, with where to begin (issue 6)."""
@@ -312,6 +308,35 @@ class TestResume:
         assert sorted(path.name for path in Path("out.zarr/c").iterdir()) == ["1", "2"]
         Path("go").touch()
         assert self.task(some).run(engine="serial", **QUIET)
+
+    def test_workers_that_are_killed(self):
+        """Workers die in the middle of a write and right after one: every voxel is right in the end (KF-25, R1)."""
+        data = np.arange(64.0).reshape(8, 8)
+
+        def fatal(a, block):
+            once = Path(f"killed-{block.index}")
+            if block.index in (1, 2) and not once.exists():
+                once.touch()
+                array = zarr.open_array("out.zarr", mode="r+")
+                where = block.write_roi.to_slices()
+                array[where] = a + 1 if block.index == 1 else -a  # all of it, or something half-way
+                os.kill(os.getpid(), signal.SIGKILL)
+            return a + 1
+
+        task = ws.map_blocks(fatal, data, out="out.zarr", block_shape=4, max_workers=2, tracking_path="tracking/t")
+        report = task.run(return_report=True, **QUIET)
+        assert report
+        assert Path("killed-1").exists()
+        assert Path("killed-2").exists()
+        assert np.array_equal(zarr.open_array("out.zarr")[:], data + 1)
+
+    def test_the_working_directory_may_change(self):
+        """Paths mean what they meant when the task was made."""
+        task = self.task()
+        Path("elsewhere").mkdir()
+        os.chdir("elsewhere")
+        assert task.run(engine="serial", **QUIET)
+        assert zarr.open_array("../out.zarr")[:].tolist() == [1] * 12
 
     def test_a_refused_run_leaves_no_store(self):
         """A tracking store that the refused run itself made is removed again."""

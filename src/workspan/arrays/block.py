@@ -41,9 +41,6 @@ class BlockReader:
         self.takes_block = takes_block(func)
         self._arrays: tuple[Any, ...] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_arrays": None}
-
     def forget(self) -> None:
         """Open the arrays anew at the next block: they may have been made anew."""
         self._arrays = None

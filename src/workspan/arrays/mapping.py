@@ -258,6 +258,8 @@ def _plan(
         raise ConfigurationError(
             f"out_shards={outer}: an OME-Zarr {image.version} image is Zarr v2, which has no shards"
         )
+    # Workers and a later run have another working directory, maybe.
+    place = where if "://" in where else os.path.abspath(where)
     return PlannedRef(
         name=f"{name}={where!r}",
         shape=first.shape,
@@ -267,10 +269,11 @@ def _plan(
         voxel_size=first.voxel_size,
         offset=first.offset,
         image=None if image is None else replace(image, path=LEVEL),
-        root=where,
+        is_private=where.startswith("memory:"),
+        root=place,
         path="" if image is None else LEVEL,
         fill_value=0 if fill_value is None else fill_value,
-        group=where,
+        group=place,
     )
 
 
