@@ -246,3 +246,33 @@ class TestMemory:
         assert shape[0] % 16 == 0
         assert shape[1] % 32 == 0
         assert 2 * (fits.predicted_bytes() * 4 + 100_000) > 1_000_000
+
+    def test_what_was_measured_counts(self, monkeypatch):
+        """A function that needs more than its arrays is known from the last run, and the shape goes by that."""
+
+        def greedy(a):
+            np.ones(10_000_000).sum()  # 80 MB
+            return a * 2
+
+        def task(block):
+            return ws.map_blocks(
+                greedy,
+                np.zeros((64, 64)),
+                out="x.zarr",
+                block_shape=block,
+                tracking_path="tracking/t",
+                resource_tracking=True,
+                overwrite=True,
+                max_workers=1,
+            )
+
+        assert task(64).run(**QUIET)
+        measured = task(64).measured_bytes()
+        assert measured > 80_000_000
+        monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 40_000_000)
+        monkeypatch.setattr("workspan.arrays.task.WORKER_BYTES", 10_000_000)
+        assert task(64).predicted_bytes() == 65536
+        with pytest.warns(UserWarning, match=r"measured in the last run.*use block_shape=") as caught:
+            task(64).check_run(in_process=False)
+        shape = eval(str(caught[0].message).split("block_shape=")[1].split(", or fewer")[0])
+        assert np.prod(shape) / 64**2 * (measured - 10_000_000) <= 30_000_000

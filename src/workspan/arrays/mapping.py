@@ -269,6 +269,7 @@ def _plan(
         voxel_size=first.voxel_size,
         offset=first.offset,
         image=None if image is None else replace(image, path=LEVEL),
+        follows_block=outer is None and chunks is None,
         is_private=where.startswith("memory:"),
         root=place,
         path="" if image is None else LEVEL,

@@ -47,6 +47,8 @@ class Ref:
     is_private: bool = False
     """No other process sees what is written to it."""
     is_writable: bool = True
+    follows_block: bool = False
+    """Its chunks are to be made after the blocks."""
 
     @property
     def identity(self) -> str | None:

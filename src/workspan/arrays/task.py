@@ -13,8 +13,11 @@ from workspan.arrays.refs import MOST_VALUE_BYTES, Ref, in_world_units, ref_of, 
 from workspan.arrays.shapes import block_bytes, check_inputs, check_whole_voxels, halo_of, per_axis, region_of
 from workspan.engines.memory import MemoryWatch
 from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.report.task import TaskReport
 from workspan.run.functions import function_name
+from workspan.run.reports import FILE
 from workspan.run.task import Task
+from workspan.store.runs import last_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,27 +153,44 @@ class ArrayTask(Task):
         """Return what one block holds at its peak by arithmetic (inputs and outputs with their halo), in bytes."""
         return block_bytes(self.inputs, self.outputs, self.layout.write_shape, self.halo)
 
+    def measured_bytes(self) -> int | None:
+        """Return the largest peak of a block in the last run of these blocks, its worker included, in bytes.
+
+        ``None``: nothing was measured (``resource_tracking``).
+        """
+        tracking = self.resolved_tracking_path()
+        # Of this folder alone, which takes no other blocks: another task of the same name may have run elsewhere.
+        line = None if tracking is None or not (tracking / FILE).is_file() else last_run(tracking / FILE)
+        peak = None if line is None else TaskReport.from_json(line).blocks.peak_rss
+        return None if peak is None or peak.max is None else int(peak.max)
+
     def _check_memory(self, workers: int) -> None:
         limit = memory_limit_bytes()
-        need = self.predicted_bytes() + WORKER_BYTES
+        predicted, measured = self.predicted_bytes(), self.measured_bytes()
+        need = max(predicted + WORKER_BYTES, measured or 0)
         if limit is None or workers * need <= limit:
             return
-        shape = self._fitting(limit // workers - WORKER_BYTES)
+        # What the function itself needs grows with the block as well.
+        factor = (need - WORKER_BYTES) / max(predicted, 1)
+        shape = self._fitting(int((limit // workers - WORKER_BYTES) / factor))
         cure = f"use block_shape={shape}, or fewer workers" if shape is not None else "use fewer workers"
+        source = (
+            "inputs and outputs with their halo, and the worker" if need != measured else "measured in the last run"
+        )
         warnings.warn(
-            f"task {self.task_id!r}: blocks of {self.layout.write_shape} take about {need / 1e9:.1f} GB each (inputs "
-            f"and outputs with their halo, and the worker), and {workers} workers then "
-            f"{workers * need / 1e9:.1f} GB of {limit / 1e9:.1f} GB: {cure}",
+            f"task {self.task_id!r}: blocks of {self.layout.write_shape} take about {need / 1e9:.2g} GB each "
+            f"({source}); {workers} workers then {workers * need / 1e9:.2g} GB of {limit / 1e9:.2g} GB: {cure}",
             UserWarning,
             stacklevel=2,
         )
 
     def _fitting(self, room: int) -> Ints | None:
-        """Halve the longest axis, in whole chunks of the outputs, until a block fits into *room* bytes."""
+        """Halve the longest axis, in whole chunks, until a block fits into *room* bytes."""
         steps = [1] * self.layout.rank
-        for ref in (*self.outputs, *self.inputs):
-            piece = ref.shards or ref.chunks or (1,) * self.layout.rank
-            if ref in self.outputs or not self.outputs:
+        for ref in self.outputs or self.inputs:
+            # A chunk that was made after the block gets smaller with it.
+            piece = ref.shards or ref.chunks if not ref.follows_block else self.inputs[0].chunks
+            if piece is not None:
                 steps = [max(s, p * v) for s, p, v in zip(steps, piece, ref.voxel_size, strict=True)]
         shape = list(self.layout.write_shape)
         while block_bytes(self.inputs, self.outputs, tuple(shape), self.halo) > room:
