@@ -52,7 +52,7 @@ def add_tables(one, other):
     return both.rename_columns(["label", "voxels"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     shape=st.integers(1, 3).flatmap(lambda rank: st.tuples(*[st.integers(1, 8)] * rank)),
     block=st.integers(1, 9),

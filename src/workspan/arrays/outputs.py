@@ -11,9 +11,11 @@ that was killed before its first block goes on with the output that it made, and
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,12 +203,13 @@ def check_chunks(task_id: str, layout: Layout, done: NDArray[Any], ref: ZarrRef)
     size = ref.shards or ref.chunks
     assert size is not None
     counts = tuple(-(-n // s) for n, s in zip(ref.shape, size, strict=True))
-    missing = np.ones(counts, np.int64)
-    for cell in stored_chunks(ref):
-        if len(cell) == len(counts) and all(at < n for at, n in zip(cell, counts, strict=True)):
-            missing[cell] = 0
-    if not missing.any():
+    stored = stored_chunks(ref)
+    known = {cell for cell in stored if len(cell) == len(counts) and all(map(operator.lt, cell, counts))}
+    if len(known) == prod(counts):
         return
+    missing = np.ones(counts, np.int32)
+    if known:
+        missing[tuple(np.array(sorted(known)).T)] = 0
     # Missing chunks per block, one axis after the other: sums up to an end less sums up to a begin.
     sums = missing
     for axis, count in enumerate(counts):
