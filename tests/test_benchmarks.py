@@ -66,3 +66,14 @@ def test_the_report_benchmark_runs_small(tmp_path: Path) -> None:
     assert [row["target"] for row in rows] == [0.35, 1.0, 1.0]
     assert all(row["ours"] > 0 for row in (rows[0], rows[2]))
     assert rows[2]["peer"] == 1000.0
+
+
+def test_the_array_benchmark_runs_small(tmp_path: Path) -> None:
+    """Loop, Workspan and Dask give the same voxels, and each row has a figure of both sides."""
+    pytest.importorskip("dask.array")
+    sizes = ["--side", "40", "--block", "20", "--rounds", "1"]
+    subprocess.run([sys.executable, FOLDER / "bench_arrays.py", *sizes, "--out", tmp_path], check=True, timeout=55)
+    rows = json.loads((tmp_path / "arrays.json").read_text())["rows"]
+    assert len(rows) >= 6
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows)
+    assert {row["unit"] for row in rows} == {"s", "MB"}

@@ -35,6 +35,9 @@ _HOMES = {
     "schedule.state": ("TaskState",),
     "store.records": ("BlockRecord",),
     "views.progress": ("JsonProgressObserver",),
+    "arrays.hand": ("read_block", "write_block"),
+    "arrays.mapping": ("map_blocks",),
+    "arrays.reduction": ("reduce_blocks",),
     "compat.logging": ("get_worker_log_basename",),
     "compat.basedirs": (
         "get_done_marker_basedir",
@@ -92,19 +95,26 @@ __all__ = [
     "get_tracking_basedir",
     "get_worker_log_basename",
     "logging",
+    "map_blocks",
     "profile_block",
+    "read_block",
+    "reduce_blocks",
     "run_blockwise",
     "section",
     "set_done_marker_basedir",
     "set_tracking_basedir",
     "v1_compat",
     "v2",
+    "write_block",
 ]
 
 if TYPE_CHECKING:
     from funlib.geometry import Coordinate, Roi
 
     from workspan import engines, errors
+    from workspan.arrays.hand import read_block, write_block
+    from workspan.arrays.mapping import map_blocks
+    from workspan.arrays.reduction import reduce_blocks
     from workspan.compat import block, cl_monitor, logging, v1_compat, v2
     from workspan.compat.basedirs import (
         get_done_marker_basedir,

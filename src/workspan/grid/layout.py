@@ -45,6 +45,10 @@ class Layout:
         ``"shrink"`` clips its ROIs.
     read_write_conflict
         Blocks whose write ROI overlaps another's read ROI never run at the same time.
+    apart
+        Blocks whose positions differ by at most this many blocks on every axis never run at the same time either, for
+        reasons that the ROIs do not show (they share a chunk, say). ``()``: no such blocks. It changes the order of
+        the blocks and neither their ROIs nor their ids.
 
     Raises
     ------
@@ -61,6 +65,7 @@ class Layout:
     write_shape: Ints
     fit: str = "valid"
     read_write_conflict: bool = True
+    apart: Ints = ()
 
     rank: int = field(init=False, repr=False, compare=False)
     context_lower: Ints = field(init=False, repr=False, compare=False)
@@ -79,7 +84,7 @@ class Layout:
     cell_counts: Ints = field(init=False, repr=False, compare=False)
     """Shape of the tracking grid."""
     level_strides: Ints = field(init=False, repr=False, compare=False)
-    """Distance between blocks of one level, in blocks, per axis; all 1 without conflict."""
+    """Distance between blocks of one level, in blocks, per axis; all 1 without conflict and :attr:`apart`."""
 
     def __post_init__(self) -> None:
         ranks = {
@@ -137,12 +142,11 @@ class Layout:
         set_field(self, "level_strides", self._level_strides(lower, upper, counts))
 
     def _level_strides(self, lower: Ints, upper: Ints, counts: Ints) -> Ints:
-        if not self.read_write_conflict:
-            return (1,) * len(counts)
-        return tuple(
-            max(1, min(1 - (-max(lo, up) // w), n))
-            for lo, up, w, n in zip(lower, upper, self.write_shape, counts, strict=True)
-        )
+        reach = self.apart or (0,) * len(counts)
+        if self.read_write_conflict:
+            overlaps = (-(-max(lo, up) // w) for lo, up, w in zip(lower, upper, self.write_shape, strict=True))
+            reach = tuple(map(max, reach, overlaps))
+        return tuple(max(1, min(1 + r, n)) for r, n in zip(reach, counts, strict=True))
 
     # -- positions -------------------------------------------------------------------------------------------------
 
@@ -236,7 +240,7 @@ class Layout:
 
     @property
     def num_levels(self) -> int:
-        """Number of levels: 1 without conflict."""
+        """Number of levels: 1 where no blocks have to be kept apart."""
         return prod(self.level_strides)
 
     def level_offset(self, level: int) -> Ints:

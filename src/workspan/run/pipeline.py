@@ -126,6 +126,8 @@ class Pipeline:
 
         return run_blockwise(self, **kwargs)
 
+    run = run_blockwise
+
     def __add__(self, other: Any) -> Pipeline:
         """Run *other* after this: an edge from each output of this to each source of *other*."""
         right = _operand(other)
@@ -140,7 +142,8 @@ class Pipeline:
         tasks = self._tasks + [task for task in other._tasks if not any(task is mine for mine in self._tasks)]
         edges = self._edges + other._edges
         if join:
-            edges = edges + [(up, down) for up in self.outputs for down in other.sources]
+            # A task that other waits for already may stand on both sides.
+            edges = edges + [(up, down) for up in self.outputs for down in other.sources if up is not down]
         return Pipeline(tasks, edges)
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
 from workspan.run.task import check_amounts
+from workspan.run.writes import check_between
 from workspan.schedule.spec import check_resources
 
 if TYPE_CHECKING:
@@ -140,6 +141,9 @@ def execute(
     observer = choose_observer(progress, inline=engine is None)
     pipeline = Pipeline.of(pipeline)
     spec = pipeline.spec()
+    for task in pipeline.tasks:
+        task.check_run(in_process=engine is None or not engine.has_workers)
+    check_between(pipeline.tasks, pipeline.edges)
     tasks = {task.task_id: task for task in pipeline.tasks}
     _check_runnable(spec, tasks, engine, resources)
     if host and (engine is None or not engine.has_clients):

@@ -138,6 +138,7 @@ class Session:
         with ExitStack() as on_error:
             on_error.callback(self.close)
             stores = self._stores.open()
+            self._stores.prepare_outputs(stores)
             books = [
                 TaskBook(
                     task_id=blocks.spec.task_id,

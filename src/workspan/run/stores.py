@@ -92,6 +92,20 @@ class Stores:
                 self._new.append(store.path)
         return out
 
+    def prepare_outputs(self, stores: Sequence[TrackingStore | None]) -> None:
+        """Let the tasks check what they write into, all of them, and then make it.
+
+        Raises
+        ------
+        ConfigurationError
+            An output is not what the store remembers, or is in the way.
+        """
+        for task, store in zip(self._tasks, stores, strict=True):
+            done = None if store is None else store.done_blocks()
+            task.check_outputs(done, fresh=store is None or store.path in self._new)
+        for task in self._tasks:
+            task.make_outputs()
+
     def close(self, *, keep_new: bool) -> None:
         """Flush and close the stores; without *keep_new*, remove those that :meth:`open` made: nothing ran in them."""
         try:

@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from math import inf, isnan
 from pathlib import Path
@@ -21,6 +22,7 @@ from workspan.errors import (
 from workspan.grid import Block, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
 from workspan.run.functions import Kind, function_kind
+from workspan.run.writes import ON_SHARED_CHUNK, check_shared, kept_apart, target_of
 from workspan.schedule.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from workspan.report.task import TaskReport
     from workspan.run.pipeline import Pipeline
+    from workspan.run.writes import Target
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 _SEPARATORS = ("/", "\\", "\0", "\n", "\r")
@@ -83,6 +86,12 @@ class Task:
     init_callback_fn
         Called once in the driver, with a ``Context`` of the task, when the first block of the task is ready and before
         its first worker starts; not in the debug mode. What it raises ends the run.
+    writes
+        Arrays that the blocks write, as paths or array objects, each with one axis an axis of the ROIs: before anything
+        runs, their chunks (or shards) are held against the write ROIs.
+    on_shared_chunk
+        Two blocks that could write one chunk at the same time are refused (``"refuse"``) or kept apart in time
+        (``"order"``; the arrays must exist when the task is made).
 
     Raises
     ------
@@ -115,6 +124,8 @@ class Task:
         upstream_tasks: Iterable[Task] | None = None,
         done_marker_path: str | os.PathLike[str] | bool | None = None,
         init_callback_fn: Callable[[Any], Any] | None = None,
+        writes: Iterable[Any] = (),
+        on_shared_chunk: str = "refuse",
     ) -> None:
         if init_callback_fn is not None and not callable(init_callback_fn):
             raise UsageTypeError(f"init_callback_fn={init_callback_fn!r} is not callable: pass a function of a Context")
@@ -156,6 +167,13 @@ class Task:
             if not isinstance(other, Task):
                 raise UsageTypeError(f"upstream_tasks has {other!r}, which is not a Task")
         self._memory_report: TaskReport | None = None
+        if on_shared_chunk not in ON_SHARED_CHUNK:
+            raise ConfigurationError(f"on_shared_chunk={on_shared_chunk!r} is not known: use 'refuse' or 'order'")
+        if isinstance(writes, (str, os.PathLike)) or not hasattr(writes, "__iter__") or hasattr(writes, "shape"):
+            raise UsageTypeError(f"writes={writes!r} is no list: pass a list of arrays, writes=[array]")
+        self._writes = list(writes)
+        if on_shared_chunk == "order":
+            self.layout = replace(self.layout, apart=kept_apart(task_id, self.layout, self.targets()))
 
     # -- functions -------------------------------------------------------------------------------------------------
 
@@ -341,11 +359,35 @@ class Task:
             has_function=self._process_function is not None,
         )
 
+    def targets(self) -> list[Target]:
+        """Return the arrays that the blocks write, as far as that was told (``writes``)."""
+        return [target_of(array, self.task_id) for array in self._writes]
+
+    def check_run(self, in_process: bool) -> None:
+        """Refuse what could lose data, before anything is opened; *in_process*: no worker processes."""
+        check_shared(self.task_id, self.layout, self.targets())
+
+    def check_outputs(self, done: Any, *, fresh: bool) -> None:
+        """Look at what an earlier run has left; the store is locked.
+
+        Parameters
+        ----------
+        done
+            Done flags in the shape of the mask grid; ``None`` without a store.
+        fresh
+            The store was made by this run.
+        """
+
+    def make_outputs(self) -> None:
+        """Make what the blocks write into, right before the run; the outputs of all its tasks are checked."""
+
     def run_blockwise(self, **kwargs: Any) -> Any:
-        """Run this task alone: :func:`workspan.run_blockwise`."""
+        """Run this task and those it was made to wait for: :func:`workspan.run_blockwise`."""
         from workspan.run.runner import run_blockwise
 
         return run_blockwise(self, **kwargs)
+
+    run = run_blockwise
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Task:
         """Copy the task; functions and upstream tasks are shared, since edges are made of the very objects."""

@@ -161,6 +161,8 @@ def delete_store(path: Path | str) -> Path | None:
                 moved = group
             shutil.rmtree(moved)
             beside(group, ".slots").unlink(missing_ok=True)
+            beside(group, ".outputs.json").unlink(missing_ok=True)
+            shutil.rmtree(beside(group, ".results"), ignore_errors=True)
         except OSError as error:
             raise disk_error(error, group, "deleting the tracking store") from error
     return group

@@ -70,14 +70,14 @@ class Brain:
 
     def read(self, name: str, where: Any = ...) -> NDArray[Any]:
         """Read the part *where* (an index as of NumPy) of array *name*."""
-        values: NDArray[Any] = self._array(name)[where]
+        values: NDArray[Any] = self.open(name)[where]
         return values
 
     def write(self, name: str, where: Any, values: NDArray[Any]) -> None:
         """Write *values* to the part *where* of array *name*."""
-        self._array(name)[where] = values
+        self.open(name)[where] = values
 
-    def _array(self, name: str) -> Any:
+    def open(self, name: str) -> Any:
         """Open an array of the store; a process opens each one once."""
         path = os.path.join(self.store, name)
         return _opened(path, os.stat(os.path.join(path, "zarr.json")).st_mtime_ns)
@@ -141,17 +141,15 @@ def smooth(block: Block, *, brain: Brain) -> None:
         from scipy.ndimage import gaussian_filter
     with ws.section("read"):
         # Clipped, not padded: at the border of the volume the filter's own "reflect" must see the border.
-        read = block.read_roi.intersect(brain.roi)
-        raw = brain.read("t1", read.to_slices())
+        raw, inner = ws.read_block(brain.open("t1"), block)
     with ws.section("filter"):
         # uint8 would be cut to integers after each axis, so convert first.
         data = gaussian_filter(raw.astype(np.float32), brain.sigma, mode="reflect")
     with ws.section("histogram"):
-        inner = (block.write_roi - read.begin).to_slices()
         own = raw[inner]
         counts = np.bincount(own[own > 0], minlength=LEVELS)
     with ws.section("write"):
-        brain.write("smooth", block.write_roi.to_slices(), data[inner])
+        ws.write_block(brain.open("smooth"), block, data[inner])
         brain.write("tables/histograms", brain.cell(block), counts)
 
 
@@ -181,9 +179,8 @@ def classify(block: Block, *, brain: Brain) -> None:
         import numpy as np
         import zarr  # noqa: F401
     with ws.section("read"):
-        where = block.write_roi.to_slices()
-        raw = brain.read("t1", where)
-        data = brain.read("smooth", where)
+        raw, _ = ws.read_block(brain.open("t1"), block)
+        data, _ = ws.read_block(brain.open("smooth"), block)
         thresholds = brain.read("tables/thresholds")
         if np.isnan(data).any() or np.isnan(thresholds).any():
             raise RuntimeError("the output of 'smooth' or 'classes' was removed or never written")
@@ -192,7 +189,7 @@ def classify(block: Block, *, brain: Brain) -> None:
         labels = np.digitize(data, thresholds, right=True).astype(np.uint8) + np.uint8(1)
         labels[raw == 0] = 0
     with ws.section("write"):
-        brain.write("labels/classes/0", where, labels)
+        brain.write("labels/classes/0", block.write_roi.to_slices(), labels)
 
 
 def measure(block: Block, *, brain: Brain) -> None:
@@ -201,7 +198,7 @@ def measure(block: Block, *, brain: Brain) -> None:
         import numpy as np
         import zarr  # noqa: F401
     with ws.section("read"):
-        labels = brain.read("labels/classes/0", block.write_roi.to_slices())
+        labels, _ = ws.read_block(brain.open("labels/classes/0"), block)
     with ws.section("count"):
         counts = np.bincount(labels.ravel(), minlength=len(CLASSES))
         if len(counts) > len(CLASSES):
