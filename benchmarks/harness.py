@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Ours over the peer's, best over best."""
+        """Ours over the peer's, best over best. What is too small to be measured on both sides is equal."""
+        if not self.peer:
+            return inf if self.ours else 1.0
         return self.ours / self.peer
 
     @property

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from workspan.measure.profile import BlockStats
+from workspan.measure.profile import BlockStats  # at run time: msgspec and the docs resolve it
 
 __all__ = ["BlockRecord"]
 
