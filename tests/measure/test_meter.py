@@ -37,10 +37,10 @@ class Files:
         """Change what the kernel says of I/O."""
         self.io_path.write_bytes(text)
 
-    def meter(self, ticks: ModuleType, *, counts_itself: bool = False, unit: int = 1024):
+    def meter(self, ticks: ModuleType, *, counts_itself: bool = False, unit: int = 1024, status_fd: int = -1):
         """Return a meter over these files."""
         stat = os.fstat(self.mark)
-        return ticks.Meter(self.mark, stat.st_dev, stat.st_ino, self.io, counts_itself, unit)
+        return ticks.Meter(self.mark, stat.st_dev, stat.st_ino, self.io, counts_itself, unit, status_fd)
 
 
 @pytest.fixture
@@ -80,6 +80,49 @@ class TestReading:
     def test_the_unit_of_the_platform(self, ticks, files):
         """B130: KiB on Linux, bytes on macOS."""
         assert files.meter(ticks, unit=1).end()[1] * 1024 == pytest.approx(files.meter(ticks).end()[1], rel=0.5)
+
+
+STATUS = b"Name:\tpython\nUmask:\t0022\nGroups:\t%s \nVmPeak:\t  900 kB\nVmHWM:\t   %d kB\nVmRSS:\t  50 kB\n"
+
+
+class TestMark:
+    """Peak memory from the mark itself, where ``ru_maxrss`` is that of the program before (D27)."""
+
+    def test_it_is_the_mark(self, ticks, files, tmp_path):
+        """KF-31: what the kernel says with the CPU time does not count then."""
+        path = tmp_path / "status"
+        path.write_bytes(STATUS % (b"0", 777))
+        with path.open("rb") as status:
+            assert files.meter(ticks, status_fd=status.fileno()).end()[1] == 777 * 1024
+
+    @pytest.mark.parametrize(
+        "text", [b"", b"Name", STATUS % (b"1" * 5000, 777), STATUS % (b"0", 0), STATUS[5:] % (b"0", 777)], ids=len
+    )
+    def test_a_text_without_it_is_nothing(self, ticks, files, tmp_path, text):
+        """B131: too long a list of groups before it, another file, a mark of 0: the long way is taken."""
+        path = tmp_path / "status"
+        path.write_bytes(text)
+        with path.open("rb") as status:
+            assert files.meter(ticks, status_fd=status.fileno()).end() is None
+
+
+def test_the_most_sensitive_counters_are_closest_to_the_body(files, tmp_path, monkeypatch):
+    """B132: memory is reset first and read last, I/O and CPU lie between it and the body; so in the twin."""
+    ticks = importlib.import_module("workspan.measure._ticks_py")
+    path = tmp_path / "status"
+    path.write_bytes(STATUS % (b"0", 777))
+    order = []
+    pread, pwrite = os.pread, os.pwrite
+    with path.open("rb") as status:
+        names = {files.io: "io", status.fileno(): "peak"}
+        monkeypatch.setattr(ticks.os, "pread", lambda fd, *a: (order.append(names[fd]), pread(fd, *a))[1])
+        monkeypatch.setattr(ticks.os, "pwrite", lambda *a: (order.append("reset"), pwrite(*a))[1])
+        monkeypatch.setattr(ticks, "getrusage", lambda who: (order.append("cpu"), resource.getrusage(who))[1])
+        meter = files.meter(ticks, status_fd=status.fileno())
+        meter.begin()
+        order.append("body")
+        meter.end()
+    assert order == ["reset", "io", "cpu", "body", "cpu", "io", "peak"]
 
 
 class TestDoubt:
@@ -127,7 +170,7 @@ class TestUse:
         try:
             counters.finish(counters.start())
             if counters._meter is None:
-                pytest.skip("peak memory does not come with the CPU time in this process")
+                pytest.skip("this platform has no high-water mark of memory")
             outer = counters.start()
             held = bytearray(64 << 20)
             held[:: 4096] = b"x" * len(held[:: 4096])

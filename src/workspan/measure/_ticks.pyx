@@ -73,6 +73,18 @@ cdef extern from *:
         return *end == '\\n' ? (long)size : -1;
     }
 
+    /* VmHWM of /proc/self/status, in bytes, or -1. */
+    static long long workspan_high_water(int fd) {
+        char text[4096], *at;
+        ssize_t size = pread(fd, text, sizeof text - 1, 0);
+        if (size < 5)
+            return -1;
+        text[size] = 0;
+        if (memcmp(text, "Name:", 5) != 0 || (at = strstr(text, "\\nVmHWM:")) == NULL)
+            return -1;
+        return strtoll(at + 7, NULL, 10) * 1024;
+    }
+
     /* Reset the high-water mark of memory, if the descriptor still is that file; whether it was. */
     static int workspan_reset_mark(int fd, unsigned long long device, unsigned long long inode) {
         struct stat now;
@@ -82,24 +94,26 @@ cdef extern from *:
     """
     double workspan_usage(long long *peak) nogil
     long workspan_io(int fd, long long *bytes_read, long long *written) nogil
+    long long workspan_high_water(int fd) nogil
     bint workspan_reset_mark(int fd, unsigned long long device, unsigned long long inode) nogil
 
 
 cdef class Meter:
     """Counters of this process over files that are open already."""
 
-    cdef int mark_fd, io_fd
+    cdef int mark_fd, io_fd, status_fd
     cdef unsigned long long device, inode
     cdef bint counts_itself
     cdef long long unit
 
-    def __init__(self, mark_fd, device, inode, io_fd, counts_itself, unit):
+    def __init__(self, mark_fd, device, inode, io_fd, counts_itself, unit, status_fd=-1):
         self.mark_fd = mark_fd
         self.device = device
         self.inode = inode
         self.io_fd = io_fd
         self.counts_itself = counts_itself
         self.unit = unit
+        self.status_fd = status_fd
 
     def begin(self):
         cdef long long bytes_read = 0, written = 0, peak = 0
@@ -118,7 +132,10 @@ cdef class Meter:
         cdef double seconds = workspan_usage(&peak)
         if seconds < 0 or workspan_io(self.io_fd, &bytes_read, &written) < 0:
             return None
-        return seconds, peak * self.unit, bytes_read, written
+        if self.status_fd < 0:
+            return seconds, peak * self.unit, bytes_read, written
+        peak = workspan_high_water(self.status_fd)
+        return None if peak <= 0 else (seconds, peak, bytes_read, written)
 
 
 cdef class Node:

@@ -329,16 +329,28 @@ class Meter:
         Reading ``io`` is counted there, afterwards.
     unit
         Unit of ``ru_maxrss``, in bytes.
+    status_fd
+        Descriptor of ``status``, to read peak memory from; negative: it is ``ru_maxrss``, which is much cheaper.
     """
 
-    __slots__ = ("_counts_itself", "_identity", "_io_fd", "_mark_fd", "_unit")
+    __slots__ = ("_counts_itself", "_identity", "_io_fd", "_mark_fd", "_status_fd", "_unit")
 
-    def __init__(self, mark_fd: int, device: int, inode: int, io_fd: int, counts_itself: bool, unit: int) -> None:
+    def __init__(
+        self,
+        mark_fd: int,
+        device: int,
+        inode: int,
+        io_fd: int,
+        counts_itself: bool,
+        unit: int,
+        status_fd: int = -1,
+    ) -> None:
         self._mark_fd = mark_fd
         self._identity = (device, inode)
         self._io_fd = io_fd
         self._counts_itself = counts_itself
         self._unit = unit
+        self._status_fd = status_fd
 
     def begin(self) -> tuple[int, int, float] | None:
         """Reset the high-water mark of memory; return bytes read and written, and CPU seconds so far.
@@ -362,7 +374,17 @@ class Meter:
         """Return CPU seconds, peak memory in bytes, and bytes read and written, all so far; ``None`` as above."""
         usage = getrusage(RUSAGE_SELF)
         io = self._io()
-        return None if io is None else (usage[0] + usage[1], usage[2] * self._unit, io[0], io[1])
+        peak = usage[2] * self._unit if self._status_fd < 0 else self._high_water()
+        return None if io is None or peak is None else (usage[0] + usage[1], peak, io[0], io[1])
+
+    def _high_water(self) -> int | None:
+        try:
+            data = os.pread(self._status_fd, 4095, 0)
+            at = data.index(b"\nVmHWM:") + 7
+            peak = int(data[at : data.index(b"kB", at)]) * 1024
+        except (OSError, ValueError):
+            return None
+        return peak if peak and data.startswith(b"Name:") else None
 
     def _io(self) -> tuple[int, int, int] | None:
         try:

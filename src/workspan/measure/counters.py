@@ -154,7 +154,7 @@ class ProcessCounters:
         self._io_counts_itself: bool | None = None  # not known yet
         self._usage_has_mark: bool | None = None  # not known yet
         self._meter: ticks.Meter | None = None
-        """Reads all at once, where peak memory comes with the CPU time."""
+        """Reads all at once, where nothing is in the way."""
 
     def _begin_in_child(self) -> None:
         """Forget what belongs to the process that this one was forked from, a lock that a thread held included."""
@@ -209,10 +209,13 @@ class ProcessCounters:
         return Costs(max(0.0, spent), max(0, taken[2] - read), max(0, taken[3] - write), peak)
 
     def _make_meter(self) -> ticks.Meter | None:
-        mark = self._clear_refs
-        if not self._usage_has_mark or self._io_counts_itself is None or self._getrusage is not resource.getrusage:
+        mark, status = self._clear_refs, self._status
+        if self._io_counts_itself is None or self._getrusage is not resource.getrusage:
             return None
-        return ticks.Meter(mark.fd, *mark.identity, self._io.fd, self._io_counts_itself, self._maxrss_unit)
+        if not self._usage_has_mark and status.fd < 0 and self._high_water() is None:
+            return None
+        status_fd = -1 if self._usage_has_mark else status.fd
+        return ticks.Meter(mark.fd, *mark.identity, self._io.fd, self._io_counts_itself, self._maxrss_unit, status_fd)
 
     def finish(self, start: Snapshot) -> Costs:
         """Read the counters, the most sensitive first, and return what was spent since *start*.
