@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=60)
     parser.add_argument("--conflict-side", type=int, default=36)
-    parser.add_argument("--process-blocks", type=int, default=8000)
+    parser.add_argument("--process-blocks", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="folder of the results, instead of the one beside this file")
     arguments = parser.parse_args()
