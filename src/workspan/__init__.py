@@ -34,6 +34,7 @@ _HOMES = {
     "run.task": ("Task",),
     "schedule.state": ("TaskState",),
     "store.records": ("BlockRecord",),
+    "steps": ("Chain", "Phase", "Step", "TransformClock"),
     "views.progress": ("JsonProgressObserver",),
     "compat.logging": ("get_worker_log_basename",),
     "compat.basedirs": (
@@ -61,6 +62,7 @@ __all__ = [
     "BlockStats",
     "BlockStatus",
     "BlockwiseDependencyGraph",
+    "Chain",
     "Client",
     "ConfigurationError",
     "Context",
@@ -68,6 +70,7 @@ __all__ = [
     "DependencyGraph",
     "JsonProgressObserver",
     "LayoutMismatchError",
+    "Phase",
     "Pipeline",
     "Roi",
     "RunReport",
@@ -75,9 +78,11 @@ __all__ = [
     "SerialServer",
     "Server",
     "Stat",
+    "Step",
     "Task",
     "TaskReport",
     "TaskState",
+    "TransformClock",
     "WorkerRecord",
     "WorkspanError",
     "__version__",
@@ -135,6 +140,7 @@ if TYPE_CHECKING:
     from workspan.run.server import SerialServer, Server
     from workspan.run.task import Task
     from workspan.schedule.state import TaskState
+    from workspan.steps import Chain, Phase, Step, TransformClock
     from workspan.store.records import BlockRecord
     from workspan.views.progress import JsonProgressObserver
 

@@ -18,7 +18,19 @@ elif os.environ.get("WORKSPAN_PURE_PYTHON", "0") in ("", "0"):
 else:
     from workspan.measure import _ticks_py as implementation
 
-__all__ = ["NATIVE", "Lane", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "implementation", "now_ns"]
+__all__ = [
+    "NATIVE",
+    "Lane",
+    "Moments",
+    "Node",
+    "Section",
+    "Slope",
+    "Tree",
+    "current_lane",
+    "implementation",
+    "now_ns",
+    "running_task",
+]
 
 NATIVE: bool = not implementation.__name__.endswith("_py")
 """Whether the compiled module is in use."""
@@ -31,3 +43,4 @@ Slope = implementation.Slope
 Tree = implementation.Tree
 current_lane = implementation.current_lane
 now_ns = implementation.now_ns
+running_task = implementation.running_task
