@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from _thread import get_ident
 from contextlib import suppress
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from workspan.measure import ticks
@@ -302,7 +303,8 @@ def close(timer: TimerLike) -> None:
     iterator, timer.iterator, timer.error = timer.iterator, None, None
     upstream, timer.upstream = timer.upstream, None
     try:
-        end = getattr(iterator, "close", None) if state in (STARTED, ENDED) and iterator is not upstream else None
+        ended = state == ENDED and isinstance(iterator, GeneratorType)  # has nothing left to do
+        end = getattr(iterator, "close", None) if iterator is not upstream and not ended else None
         if end is not None:
             windows, me = timer.windows, get_ident()
             section = timer.section
