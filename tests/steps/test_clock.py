@@ -512,7 +512,7 @@ class TestClose:
         assert next(running, None) is None
 
     def test_a_step_that_delegates_is_not_charged_for_upstream(self, transform_clock, clock):
-        """`yield from` closes what it delegates to within the own cleanup; its time is upstream's all the same (M26)."""
+        """`yield from` closes what it delegates to before the own cleanup; its time is upstream's (M26)."""
 
         def delegating(items: Iterable[int]) -> Iterator[int]:
             try:

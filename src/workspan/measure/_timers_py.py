@@ -191,7 +191,7 @@ class Timer:
         try:
             cell.owner = me
             cell.opened = begin = self._now()
-            item = self.iterator.__next__()
+            item = next(self.iterator)
             spent = self._now() - begin
         except BaseException as error:
             if isinstance(error, StopIteration):

@@ -8,6 +8,7 @@ pull upstream is overlapped, as one that has another thread do so.
 from __future__ import annotations
 
 from _thread import get_ident
+from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import UsageTypeError
@@ -96,9 +97,8 @@ class AsyncTimer:
         iterator, self._iterator, self._error = self._iterator, None, None
         upstream, self._upstream = self._upstream, None
         try:
-            close = (
-                getattr(iterator, "aclose", None) if state in (STARTED, ENDED) and iterator is not upstream else None
-            )
+            ended = state == ENDED and isinstance(iterator, AsyncGeneratorType)  # has nothing left to do
+            close = getattr(iterator, "aclose", None) if iterator is not upstream and not ended else None
             if close is not None:
                 with _Window(self._windows, self._index, self._section, closing=True):
                     await close()
