@@ -32,7 +32,7 @@ lint:
 	.venv/bin/python -m mypy
 
 bench:
-	@tools/venv .venv demo bench
+	@tools/venv .venv demo bench ray
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
 docs:
