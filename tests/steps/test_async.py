@@ -124,6 +124,29 @@ def test_a_setup_failure_comes_from_each_pull():
     assert calls == [1]
 
 
+def test_the_end_is_sticky():
+    """After the end the iterator below is not asked again (M24)."""
+    asked = []
+
+    class Restarting:
+        def __aiter__(self) -> Restarting:
+            return self
+
+        async def __anext__(self) -> int:
+            asked.append(1)
+            if len(asked) == 2:
+                raise StopAsyncIteration
+            return 1
+
+    async def main() -> None:
+        running = TransformClock().chain(steps(lambda items: Restarting()), numbers(1))
+        assert [item async for item in running] == [1]
+        assert [item async for item in running] == []
+
+    asyncio.run(main())
+    assert len(asked) == 2
+
+
 def test_a_cancelled_pull_closes_its_windows(clock):
     """Cancelling ends the windows; what follows is not counted (M7)."""
 

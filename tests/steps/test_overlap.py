@@ -75,52 +75,96 @@ class TestThreads:
         assert times.steps[1].self_ns == 3 + 10  # it waited for the thread in a window of its own
         assert times.steps[1].overlapped
 
+    @pytest.fixture
+    def processor(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the thread of a body have computed for 100 ns when it is found overlapped, and 107 ns ever after."""
+        monkeypatch.setattr("time.clock_gettime_ns", lambda clock: 100)
+        monkeypatch.setattr("time.thread_time_ns", lambda: 107)
+
+    def test_busy_is_what_the_bodys_thread_computed(self, transform_clock, clock, processor):
+        """What it did before it overlapped, and its CPU time since; the rest of its windows it was blocked (M29)."""
+
+        def body(items: Iterable[int]) -> Iterator[int]:
+            pulled = iter(items)
+            yield next(pulled)
+            yield next(pulled)
+            clock.pass_by(30)
+            yield in_thread(lambda: next(pulled))
+
+        watch = transform_clock(clock=clock)
+        assert list(watch.chain(steps(working(clock, 10), body), range(3))) == [0, 1, 2]
+        found = watch.drain().steps[1]
+        assert (found.self_ns, found.busy_ns) == (40, 37)
+        assert found.blocked_s == 3e-9
+
+    def test_busy_is_never_more_than_the_own_time(self, transform_clock, clock, processor):
+        """The busy time before the body overlapped may be in an earlier record; then this one's is all busy (M29)."""
+
+        def body(items: Iterable[int]) -> Iterator[int]:
+            clock.pass_by(30)
+            watch.drain()
+            yield in_thread(lambda: next(iter(items)))
+
+        watch = transform_clock(clock=clock)
+        list(watch.chain(steps(working(clock, 10), body), range(3)))
+        found = watch.drain().steps[1]
+        assert (found.self_ns, found.busy_ns, found.blocked_s) == (10, 10, 0.0)
+
+    def test_a_drain_splits_windows_of_both_threads(self, transform_clock, clock):
+        """An open window that lies in none of its consumer is not taken from it by a drain either (M17, M29)."""
+        inside, go = threading.Event(), threading.Event()
+
+        def slow(items: Iterable[int]) -> Iterator[int]:
+            for item in items:
+                clock.pass_by(10)
+                inside.set()
+                assert go.wait(10)
+                clock.pass_by(5)
+                yield item
+
+        watch = transform_clock(clock=clock)
+        running = watch.chain(steps(slow, reading_ahead), range(1))
+        puller = threading.Thread(target=list, args=(running,))
+        puller.start()
+        assert inside.wait(10)
+        assert watch.drain().step_ns == (10, 10)
+        go.set()
+        puller.join()
+        times = watch.drain()
+        assert times.steps[0].self_ns == 5
+        assert times.clamped_ns == 0
+
     def test_two_threads_in_one_step_are_two_windows(self, transform_clock, clock):
-        """Two pullers of one step at once: both count, each with what lies within its own window (M29, M96)."""
+        """Two pullers of one step at once: both windows count, and both items (M29, M96)."""
         met = threading.Barrier(2)
+        together = False
 
-        class Both:
+        class Shared:
             def __init__(self, items: Iterable[int]) -> None:
-                self.items = iter(items)
+                pass
 
-            def __iter__(self) -> Both:
+            def __iter__(self) -> Shared:
                 return self
 
             def __next__(self) -> int:
-                met.wait(10)
-                clock_once()
-                met.wait(10)
+                if together:
+                    first = met.wait(10) == 0  # both windows are open now
+                    if first:
+                        clock.pass_by(10)
+                    met.wait(10)
                 return 1
 
-        lock, moved = threading.Lock(), []
-
-        def clock_once() -> None:
-            with lock:
-                if not moved:
-                    clock.pass_by(10)
-                    moved.append(1)
-
         watch = transform_clock(clock=clock)
-        running = watch.chain(steps(Both), [])
+        running = watch.chain(steps(Shared), [])
+        next(running)  # sets the step up
+        together = True
         pullers = [threading.Thread(target=next, args=(running,)) for _ in range(2)]
-        running_first = iter(running)
-        assert running_first is running
-        # The first pull sets the step up: both threads must find it made.
-        timer_made = threading.Thread(target=lambda: None)
-        timer_made.start()
-        timer_made.join()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(met, "wait", lambda timeout: 0)
-            next(running)
-        moved.clear()
-        assert watch.drain().total_ns == 10
         for puller in pullers:
             puller.start()
         for puller in pullers:
             puller.join()
         times = watch.drain()
-        assert times.steps[0].items == 2
-        assert 10 <= times.total_ns <= 20
+        assert (times.steps[0].items, times.total_ns, times.clamped_ns) == (3, 20, 0)
 
     def test_a_pull_between_the_bodys_windows_is_no_part_of_it(self, transform_clock, clock):
         """Upstream that a thread pulls while nobody awaits the body is not taken from the body's time (M29)."""

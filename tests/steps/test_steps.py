@@ -75,6 +75,7 @@ class TestRewrites:
         ]
         assert folded[:3] == stage(0, user=False)
         assert fold(folded, [1]) == folded
+        assert [s.label for s in fold([*stage(0), *stage(1)], [0, 1])] == ["Map(f0) stage", "Map(f1) stage"]
 
     def test_a_folded_chain_gives_the_same_data_in_the_same_order(self):
         """The timing changes neither the data nor the order of the user's calls (M32, M106)."""
