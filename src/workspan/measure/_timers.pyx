@@ -208,10 +208,20 @@ cdef class Timer:
     def __next__(self):
         cdef Cell cell = self._cell
         cdef unsigned long me = PyThread_get_thread_ident()
-        cdef long long begin, spent
-        cdef PyObject *item
         if not self.plain or cell.owner or cell.watched or (self._consumer is not None and self._consumer.owner != me):
             return pull(self)
+        if self.section is None:
+            return self._plainly(cell, me)
+        section = self.section
+        section.__enter__()
+        try:
+            return self._plainly(cell, me)
+        finally:
+            section.__exit__(None, None, None)
+
+    cdef inline _plainly(self, Cell cell, unsigned long me):
+        cdef long long begin, spent
+        cdef PyObject *item
         iterator = self.iterator  # a close meanwhile must not free it
         begin = self._read()
         cell.opened = begin

@@ -188,6 +188,9 @@ class Timer:
         me = get_ident()
         if not self.plain or cell.owner or cell.watched or (consumer is not None and consumer.owner != me):
             return shared.pull(self)
+        section = self.section
+        if section is not None:
+            section.__enter__()
         try:
             cell.owner = me
             cell.opened = begin = self._now()
@@ -201,16 +204,20 @@ class Timer:
                 cell.owner = 0
             else:
                 self.windows.leave(self.index, me, item=False)
+            if section is not None:
+                section.__exit__(None, None, None)
             raise
         if cell.watched:
             self.windows.leave(self.index, me, item=True)
-            return item
-        cell.opened = -1
-        self._append(spent)
-        cell.left -= 1
-        if not cell.left:
-            cell.fold()
-        cell.owner = 0
+        else:
+            cell.opened = -1
+            self._append(spent)
+            cell.left -= 1
+            if not cell.left:
+                cell.fold()
+            cell.owner = 0
+        if section is not None:
+            section.__exit__(None, None, None)
         return item
 
     def close(self) -> None:

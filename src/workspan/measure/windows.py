@@ -288,7 +288,7 @@ def pull(timer: TimerLike) -> Any:
         finally:
             if own:
                 windows.leave(index, me, item=item)
-            if item and section is None:
+            if item:
                 timer.plain = True
     finally:
         if section is not None:
