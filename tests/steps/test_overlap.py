@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -29,6 +30,65 @@ def reading_ahead(items: Iterable[int]) -> Iterator[int]:
     while (item := box.get()) is not None:
         yield item
     thread.join()
+
+
+class TestDrainsBeside:
+    def test_a_reader_between_the_clock_and_the_close_moves_nothing(self, transform_clock, clock):
+        """A drain when a window has read its end but is not closed yet counts each moment once (M17, M96)."""
+        watch = transform_clock(clock=clock)
+        found = []
+
+        def interrupted() -> int:
+            now = clock.now
+            if late:
+                late.pop()()
+            return now
+
+        def drain() -> None:
+            clock.pass_by(1000)  # another thread had its turn
+            found.append(watch.drain())
+
+        late: list[Any] = []
+        watch = transform_clock(clock=interrupted)
+
+        def body(items: Iterable[int]) -> Iterator[int]:
+            for item in items:
+                clock.pass_by(3)
+                if item == 1:
+                    late.append(drain)
+                yield item
+
+        begin = clock.now
+        for _ in watch.chain(steps(working(clock, 10), body, working(clock, 1)), range(4)):
+            pass
+        found.append(watch.drain())
+        assert [times.clamped_ns for times in found] == [0, 0]
+        assert sum(times.total_ns for times in found) == clock.now - begin
+
+    def test_drains_as_fast_as_they_go_lose_nothing(self, transform_clock):
+        """A thread drains without a pause: all items, and no moment twice (M17, M96)."""
+        watch = transform_clock()
+        running = watch.chain(steps(*[lambda items: (item for item in items)] * 3), range(20_000))
+        done = threading.Event()
+        found = []
+
+        def drains() -> None:
+            while not done.is_set():
+                found.append(watch.drain())
+
+        drainer = threading.Thread(target=drains)
+        drainer.start()
+        begin = time.monotonic_ns()
+        for _ in running:
+            pass
+        wall = time.monotonic_ns() - begin
+        done.set()
+        drainer.join()
+        found.append(watch.drain())
+        assert [sum(times.steps[k].items for times in found) for k in range(3)] == [20_000] * 3
+        assert [sum(times.steps[k].latency.n for times in found) for k in range(3)] == [20_000] * 3
+        assert sum(times.clamped_ns for times in found) <= 0.001 * wall
+        assert sum(times.total_ns for times in found) <= wall * 1.001
 
 
 class TestThreads:

@@ -90,7 +90,7 @@ if workspan_tsc_invariant():
 cdef class Cell:
     """What a step has seen so far."""
 
-    cdef public long long closed, apart, opened, misses, items, first_opened, first
+    cdef public long long seen, closed, apart, opened, misses, items, first_opened, first
     cdef public long long cpu, cpu_apart, cpu_opened, unwatched, low, high
     cdef public unsigned long long owner
     cdef public bint nested, watched, overlapped
@@ -98,11 +98,11 @@ cdef class Cell:
     cdef object _sketch
     cdef long long _recent[256]
     cdef int _n, _level, _sampled
-    cdef long long _wait, _offset
+    cdef long long _wait, _offset, _begun
     cdef unsigned long long _draw
 
     def __init__(self):
-        self.opened = self.first_opened = self.first = -1
+        self.opened = self.first_opened = self.first = self.seen = -1
         self.nested = True
         self.others = {}
         self._draw = 1
@@ -110,6 +110,7 @@ cdef class Cell:
 
     cdef _begin(self):
         self.low = self.high = -1
+        self._begun = self.items
         self._sketch = Sketch()
         self._n = self._level = self._sampled = 0
         self._wait = self._offset = 0
@@ -161,9 +162,9 @@ cdef class Cell:
         self._sketch.extend(recent, self._level)
 
     def harvest(self):
-        """Return sampled latencies, least and greatest (-1: none) since the last call."""
+        """Return items, sampled latencies, least and greatest (-1: none) since the last call."""
         self._flush()
-        found = self._sketch, self.low, self.high
+        found = self.items - self._begun, self._sketch, self.low, self.high
         self._begin()
         return found
 
@@ -220,7 +221,7 @@ cdef class Timer:
             section.__exit__(None, None, None)
 
     cdef inline _plainly(self, Cell cell, unsigned long me):
-        cdef long long begin, spent
+        cdef long long begin, end, spent
         cdef PyObject *item
         iterator = self.iterator  # a close meanwhile must not free it
         begin = self._read()
@@ -232,7 +233,10 @@ cdef class Timer:
         if cell.watched:
             self.windows.leave(self.index, me, item=True)
             return workspan_adopt(item)
-        spent = self._read() - begin
+        end = self._read()
+        if end < cell.seen:  # see Windows.leave
+            end = cell.seen
+        spent = end - begin
         cell.opened = -1
         cell.owner = 0
         cell._note(spent)

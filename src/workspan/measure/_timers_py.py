@@ -6,6 +6,7 @@ What is not the plain case is in ``windows.py``.
 from __future__ import annotations
 
 from _thread import get_ident
+from threading import RLock
 from time import monotonic_ns as now_ns
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,10 @@ class Cell:
     """What a step has seen so far; :class:`workspan.measure.windows.CellLike` tells the fields."""
 
     __slots__ = (
+        "_begun",
         "_draw",
         "_level",
+        "_lock",
         "_sampled",
         "_sketch",
         "apart",
@@ -54,6 +57,7 @@ class Cell:
         "overlapped",
         "owner",
         "recent",
+        "seen",
         "unwatched",
         "watched",
     )
@@ -61,23 +65,26 @@ class Cell:
     def __init__(self) -> None:
         self.closed = self.apart = self.owner = self.misses = self.items = 0
         self.cpu = self.cpu_apart = self.cpu_opened = self.unwatched = 0
-        self.opened = self.first_opened = self.first = -1
+        self.opened = self.first_opened = self.first = self.seen = -1
         self.nested = True
         self.watched = self.overlapped = False
         self.others: dict[int, tuple[int, bool, int]] = {}
         self.recent: list[int] = []  # latencies that are in no sum yet; always this one list
         self.left = _MANY
         self._draw = 1
+        self._lock = RLock()  # a signal handler may read
         self._begin()
 
     def _begin(self) -> None:
         self.low = self.high = -1
+        self._begun = self.items
         self._sketch = Sketch()
         self._level = self._sampled = 0
 
     def sums(self) -> tuple[int, int]:
         """Return the time in closed windows, and the number of items."""
-        return self.closed + sum(self.recent), self.items + len(self.recent)
+        with self._lock:
+            return self.closed + sum(self.recent), self.items + len(self.recent)
 
     def note(self, spent: int) -> None:
         """Add the window of an item."""
@@ -88,18 +95,20 @@ class Cell:
 
     def fold(self) -> None:
         """Move the recent windows into the sums."""
-        recent = self.recent
-        if not recent:
-            return
-        low, high = min(recent), max(recent)
-        if self.high < high:
-            self.high = high
-        if low < self.low or self.low < 0:
-            self.low = low
-        self._sample(recent)
-        closed, items = self.closed + sum(recent), self.items + len(recent)
-        recent.clear()
-        self.closed, self.items, self.left = closed, items, _MANY
+        with self._lock:  # the puller and a reader may both come here; meanwhile the puller may append
+            recent = self.recent[:]
+            if not recent:
+                return
+            low, high = min(recent), max(recent)
+            if self.high < high:
+                self.high = high
+            if low < self.low or self.low < 0:
+                self.low = low
+            self._sample(recent)
+            self.closed += sum(recent)
+            self.items += len(recent)
+            del self.recent[: len(recent)]
+            self.left = _MANY
 
     def _sample(self, recent: list[int]) -> None:
         stride = 1 << self._level
@@ -114,12 +123,13 @@ class Cell:
             self._sampled = 0
             self._level += 1
 
-    def harvest(self) -> tuple[Sketch, int, int]:
-        """Return sampled latencies, least and greatest (-1: none) since the last call."""
-        self.fold()
-        found = self._sketch, self.low, self.high
-        self._begin()
-        return found
+    def harvest(self) -> tuple[int, Sketch, int, int]:
+        """Return items, sampled latencies, least and greatest (-1: none) since the last call."""
+        with self._lock:
+            self.fold()
+            found = self.items - self._begun, self._sketch, self.low, self.high
+            self._begin()
+            return found
 
 
 class Timer:
@@ -195,7 +205,7 @@ class Timer:
             cell.owner = me
             cell.opened = begin = self._now()
             item = next(self.iterator)
-            spent = self._now() - begin
+            end = self._now()
         except BaseException as error:
             if isinstance(error, StopIteration):
                 self.plain = False
@@ -210,8 +220,10 @@ class Timer:
         if cell.watched:
             self.windows.leave(self.index, me, item=True)
         else:
+            if end < cell.seen:  # see Windows.leave
+                end = cell.seen
             cell.opened = -1
-            self._append(spent)
+            self._append(end - begin)
             cell.left -= 1
             if not cell.left:
                 cell.fold()

@@ -49,6 +49,8 @@ class CellLike(Protocol):
     """Thread or task in whose pull the window is open; 0: closed."""
     opened: int
     """When it was opened, if it is open."""
+    seen: int
+    """The last instant that was read: a window that was open then cannot have closed before."""
     nested: bool
     """Whether the open window lies in one of the consumer."""
     misses: int
@@ -77,8 +79,8 @@ class CellLike(Protocol):
     def note(self, spent: int) -> None:
         """Add the window of an item."""
 
-    def harvest(self) -> tuple[Sketch, int, int]:
-        """Return sampled latencies, least and greatest (-1: none) since the last call."""
+    def harvest(self) -> tuple[int, Sketch, int, int]:
+        """Return items, sampled latencies, least and greatest (-1: none) since the last call."""
 
 
 class TimerLike(Protocol):
@@ -158,6 +160,8 @@ class Windows:
         """Close the window that this puller opened; *item*: an item came out of it, *closing*: it was no pull."""
         cell = self.cells[index]
         now = self.now()
+        if now < cell.seen:  # a reader came between the clock and here, and has counted the window up to then
+            now = cell.seen
         first = cell.owner == me
         if first:
             opened, nested, cpu_opened = cell.opened, cell.nested, cell.cpu_opened
@@ -193,6 +197,8 @@ class Windows:
             if whole and found == [self._state(cell) for cell in self.cells]:
                 break
             time.sleep(0)
+        for cell in self.cells:
+            cell.seen = now
         return now, [self._reading(cell, state, now) for cell, state in zip(self.cells, found, strict=True)]
 
     @staticmethod

@@ -190,7 +190,7 @@ class TransformClock:
                     span.pulls,
                     span.items,
                     None if cell.first < 0 else cell.first * scale / 1e9,
-                    _latency(span.items, cell.harvest(), scale),
+                    _latency(cell.harvest(), scale),
                     cpu if windows.cpu else None,
                     cell.overlapped,
                     None if busy is None else min(busy, own),
@@ -246,8 +246,8 @@ def _ns(span: int, scale: float) -> int:
     return span if scale == 1.0 else round(span * scale)
 
 
-def _latency(items: int, harvest: tuple[Sketch, int, int], scale: float) -> Latency:
-    sketch, low, high = harvest
+def _latency(harvest: tuple[int, Sketch, int, int], scale: float) -> Latency:
+    items, sketch, low, high = harvest
     if scale != 1.0:
         sketch = sketch.scaled(scale)
     return Latency.of(items, sketch, *(None if value < 0 else value * scale for value in (low, high)))
