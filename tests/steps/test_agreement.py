@@ -27,31 +27,34 @@ def spin(seconds: float) -> None:
 def test_each_timer_agrees_with_the_work_itself(transform_clock, work: Callable[[float], None], drains: bool):
     """Self times are within 1 % (and 0.2 ms) of what the steps saw themselves, on all three timers (A5, M9).
 
-    What a step slept or spun is measured inside it, so that a loaded machine cannot make them differ.
+    What a step slept or spun is measured inside it. On a loaded machine a thread may lose its turn between that reading
+    and the window's: one undisturbed run of five is enough, since a wrong timer is wrong in all.
     """
-    seen = {0: 0, 1: 0, 2: 0}
 
-    def make(index: int, seconds: float) -> Any:
-        def apply(items: Iterable[int]) -> Iterator[int]:
-            for item in items:
-                begin = time.monotonic_ns()
-                work(seconds)
-                seen[index] += time.monotonic_ns() - begin
-                yield item
+    def run() -> bool:
+        seen = {0: 0, 1: 0, 2: 0}
 
-        return apply
+        def make(index: int, seconds: float) -> Any:
+            def apply(items: Iterable[int]) -> Iterator[int]:
+                for item in items:
+                    begin = time.monotonic_ns()
+                    work(seconds)
+                    seen[index] += time.monotonic_ns() - begin
+                    yield item
 
-    watch = transform_clock()
-    begin = time.monotonic_ns()
-    for _ in watch.chain(steps(make(0, 0.010), make(1, 0.002), make(2, 0.005)), range(6)):
-        if drains:
-            watch.drain()
-    times = watch.total()
-    wall = time.monotonic_ns() - begin
-    for index, ns in enumerate(times.step_ns):
-        assert abs(ns - seen[index]) <= 0.01 * seen[index] + 200_000
-    assert times.total_ns <= wall * 1.001
-    assert times.clamped_s == 0.0
+            return apply
+
+        watch = transform_clock()
+        begin = time.monotonic_ns()
+        for _ in watch.chain(steps(make(0, 0.010), make(1, 0.002), make(2, 0.005)), range(6)):
+            if drains:
+                watch.drain()
+        times = watch.total()
+        assert times.total_ns <= (time.monotonic_ns() - begin) * 1.001
+        assert times.clamped_s == 0.0
+        return all(abs(ns - seen[index]) <= 0.01 * seen[index] + 200_000 for index, ns in enumerate(times.step_ns))
+
+    assert any(run() for _ in range(5))
 
 
 def test_a_chain_of_a_moment_is_right_within_clock_resolution(transform_clock):
