@@ -32,7 +32,7 @@ __all__ = ["CellLike", "Reading", "TimerLike", "Windows", "close", "pull"]
 FRESH, STARTED, ENDED, FAILED, CLOSED = range(5)
 """States of a timer: nothing ran yet; apply ran; the end was reached; apply raised; closed."""
 
-FULL = 1 << 13
+FULL = 1 << 12
 """Samples after which the latencies of a step are sampled half as often as before."""
 
 _TRIES = 50
