@@ -32,7 +32,7 @@ lint:
 	.venv/bin/python -m mypy
 
 bench:
-	@tools/venv .venv demo bench
+	@tools/venv .venv demo bench ray
 	.venv/bin/python benchmarks/run.py $(ARGS)
 
 docs:
@@ -42,4 +42,4 @@ docs:
 
 clean:
 	rm -rf .venv .venv-3.* build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f src/workspan/measure/_ticks*.so src/workspan/measure/_ticks.c
+	rm -f src/workspan/measure/_ti*.so src/workspan/measure/_ti*.c

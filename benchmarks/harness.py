@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = ("workspan", "daisy", "numpy", "zarr", "msgspec")
+LIBRARIES = ("workspan", "daisy", "ray", "numpy", "zarr", "msgspec")
 LOAD_BEFORE = os.getloadavg()[0]  # of others, since it is taken before the first round
 
 

@@ -77,3 +77,12 @@ def test_the_array_benchmark_runs_small(tmp_path: Path) -> None:
     assert len(rows) >= 6
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows)
     assert {row["unit"] for row in rows} == {"s", "MB"}
+
+
+def test_the_step_benchmark_runs_small(tmp_path: Path) -> None:
+    """The benchmark of step timers completes, with Ray or without, and writes a row for each case."""
+    command = [sys.executable, FOLDER / "bench_steps.py", "--items", "400", "--rounds", "1", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=50)
+    record = json.loads((tmp_path / "steps.json").read_text())
+    assert len(record["rows"]) == (9 if record["peer"].startswith("Ray") else 5)
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in record["rows"])

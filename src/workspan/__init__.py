@@ -34,6 +34,7 @@ _HOMES = {
     "run.task": ("Task",),
     "schedule.state": ("TaskState",),
     "store.records": ("BlockRecord",),
+    "steps": ("Chain", "Phase", "Step", "TransformClock"),
     "views.progress": ("JsonProgressObserver",),
     "arrays.hand": ("read_block", "write_block"),
     "arrays.mapping": ("map_blocks",),
@@ -64,6 +65,7 @@ __all__ = [
     "BlockStats",
     "BlockStatus",
     "BlockwiseDependencyGraph",
+    "Chain",
     "Client",
     "ConfigurationError",
     "Context",
@@ -71,6 +73,7 @@ __all__ = [
     "DependencyGraph",
     "JsonProgressObserver",
     "LayoutMismatchError",
+    "Phase",
     "Pipeline",
     "Roi",
     "RunReport",
@@ -78,9 +81,11 @@ __all__ = [
     "SerialServer",
     "Server",
     "Stat",
+    "Step",
     "Task",
     "TaskReport",
     "TaskState",
+    "TransformClock",
     "WorkerRecord",
     "WorkspanError",
     "__version__",
@@ -145,6 +150,7 @@ if TYPE_CHECKING:
     from workspan.run.server import SerialServer, Server
     from workspan.run.task import Task
     from workspan.schedule.state import TaskState
+    from workspan.steps import Chain, Phase, Step, TransformClock
     from workspan.store.records import BlockRecord
     from workspan.views.progress import JsonProgressObserver
 

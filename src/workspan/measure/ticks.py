@@ -30,6 +30,7 @@ __all__ = [
     "current_lane",
     "implementation",
     "now_ns",
+    "running_task",
 ]
 
 NATIVE: bool = not implementation.__name__.endswith("_py")
@@ -44,3 +45,4 @@ Slope = implementation.Slope
 Tree = implementation.Tree
 current_lane = implementation.current_lane
 now_ns = implementation.now_ns
+running_task = implementation.running_task

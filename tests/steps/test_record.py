@@ -1,0 +1,188 @@
+"""Groupings of the self times, and what else a record tells."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from helpers.step_kit import step, steps, working
+from workspan import Phase
+from workspan.errors import UsageTypeError
+from workspan.steps import fold
+
+
+class TestGroupings:
+    def stages(self, clock: Any) -> list[Any]:
+        made = []
+        for stage, (user, costs) in enumerate([(False, (1, 2, 4)), (True, (8, 16, 32))]):
+            for phase, cost in zip(list(Phase)[:3], costs, strict=True):
+                made.append(
+                    step(
+                        working(clock, cost),
+                        stage,
+                        bucket=phase,
+                        user=user and phase is Phase.FUNCTION_BODY,
+                        label=f"F{stage} {phase.value}",
+                        ops=[f"F{stage}"],
+                    )
+                )
+        return made
+
+    def test_all_are_of_one_array(self, transform_clock, clock):
+        """Phases and stages sum to the total, user and built-in to the body (M36, M37, M38, KF-03)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain(self.stages(clock), [1]))
+        times = watch.drain()
+        assert (times.input_prep_s, times.function_body_s, times.output_build_s) == (9e-9, 18e-9, 36e-9)
+        assert (times.unsplit_s, times.stage_s, times.total_ns) == (0.0, (7e-9, 56e-9), 63)
+        assert (times.user_s, times.built_in_s, times.approximate) == (16e-9, 2e-9, False)
+        assert times.operator_s == {"F0": 7e-9, "F1": 56e-9}
+
+    def test_a_folded_stage_is_unsplit(self, transform_clock, clock):
+        """In a mixed chain phases and unsplit sum to the total; the folded stage counts whole (M31, M38, M40)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain(fold(self.stages(clock), [1]), [1]))
+        times = watch.drain()
+        assert (times.input_prep_s, times.function_body_s, times.output_build_s) == (1e-9, 2e-9, 4e-9)
+        assert (times.unsplit_s, times.stage_s) == (56e-9, (7e-9, 56e-9))
+        assert (times.user_s, times.built_in_s, times.approximate) == (56e-9, 2e-9, True)
+
+    def test_without_phases_they_are_not_measured(self, transform_clock, clock):
+        """Where no step carries a phase all three are None, and the total is a number (M39, KF-03)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain(fold(self.stages(clock), [0, 1]), [1]))
+        times = watch.drain()
+        assert (times.input_prep_s, times.function_body_s, times.output_build_s) == (None, None, None)
+        assert (times.total_ns, times.unsplit_s) == (63, 63e-9)
+
+    def test_a_stage_without_steps_reports_zero(self, transform_clock, clock):
+        """A gap does not shift later stages (MR7, M37)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain([step(working(clock, 1), 0), step(working(clock, 2), 2)], [1]))
+        assert watch.drain().stage_s == (1e-9, 0.0, 2e-9)
+
+    def test_a_chain_without_user_code_has_no_user_time(self, transform_clock, clock):
+        """The user group is exactly 0.0 and the built-in one positive (MR6, M38)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain(steps(working(clock, 5)), [1]))
+        times = watch.drain()
+        assert (times.user_s, times.built_in_s) == (0.0, 5e-9)
+
+    def test_a_step_of_several_operators_is_one_figure(self, transform_clock, clock):
+        """Operators that share a step are not told apart: one figure under both names (M42)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain([step(working(clock, 5), ops=["Map(f)", "Filter(g)"])], [1]))
+        assert watch.drain().operator_s == {"Map(f)+Filter(g)": 5e-9}
+
+
+class TestMore:
+    def test_pulls_items_and_first_item(self, transform_clock, clock):
+        """Each step tells its pulls, its items and how long its first item took (M99)."""
+
+        def odd(items: Iterable[int]) -> Iterator[int]:
+            return (item for item in items if item % 2)
+
+        watch = transform_clock(clock=clock)
+        running = watch.chain(steps(working(clock, 10), odd), range(6))
+        assert watch.drain().steps[0].first_item_s is None
+        assert list(running) == [1, 3, 5]
+        first, second = watch.drain().steps
+        assert (first.pulls, first.items, first.first_item_s) == (7, 6, 10e-9)
+        assert (second.pulls, second.items, second.first_item_s) == (4, 3, 20e-9)
+
+    @pytest.mark.parametrize("order", ["wild", "rising", "periodic"])
+    def test_latencies_have_exact_ends_and_a_close_middle(self, transform_clock, clock, order):
+        """Least and greatest are exact, percentiles off by at most 1 % of the ranks, at 10^5 items (M88, M99)."""
+        watch = transform_clock(clock=clock)
+        costs = [(7919 * number) % 100_003 for number in range(100_000)]  # each once
+        if order == "rising":
+            costs.sort()
+        if order == "periodic":
+            costs = [391 * (number % 256) for number in range(100_000)]
+        for _ in watch.chain(steps(lambda items: (clock.pass_by(ns) for ns in items)), costs):
+            pass
+        latency = watch.drain().steps[0].latency
+        assert (latency.n, latency.min_s, latency.max_s) == (100_000, min(costs) / 1e9, max(costs) / 1e9)
+        for q, found in ((0.5, latency.p50_s), (0.9, latency.p90_s), (0.99, latency.p99_s)):
+            assert abs(found * 1e9 - q * 100_003) <= 1000 + (391 if order == "periodic" else 0)
+        assert latency.sketch.held < 20_000
+
+    def test_without_items_there_is_no_latency(self, transform_clock):
+        """Nothing measured is None and not 0 (M88)."""
+        watch = transform_clock()
+        list(watch.chain(steps(iter), []))
+        latency = watch.drain().steps[0].latency
+        assert (latency.n, latency.min_s, latency.p50_s, latency.max_s) == (0, None, None, None)
+
+    def test_a_broken_chain_shows_in_the_clamp(self, transform_clock, clock):
+        """Where windows exceed their consumer's, no step goes below zero and the record says by how much (M10)."""
+        watch = transform_clock(clock=clock)
+        list(watch.chain(steps(working(clock, 5), working(clock, 2)), range(2)))
+        watch._windows.cells[0].closed += 5004
+        times = watch.drain()
+        assert times.step_ns == (5014, 0)
+        assert (times.clamped_ns, times.clamped_s) == (5000, 5e-6)
+        assert "clamped" in times.table()
+        watch._windows.cells[0].closed += 1000  # up to 1 µs is the clock's doing
+        assert watch.drain().clamped_s == 0.0
+
+    def test_cpu_time_is_an_option(self, transform_clock, monkeypatch):
+        """A step that computes has CPU time and one that waits has none; without the option it is None (M99)."""
+        used = 0
+        monkeypatch.setattr("time.thread_time_ns", lambda: used)
+
+        def busy(items: Iterable[int]) -> Iterator[int]:
+            nonlocal used
+            for item in items:
+                used += 100
+                yield item
+
+        watch = transform_clock(cpu=True)
+        list(watch.chain(steps(busy, iter, busy), range(3)))
+        assert [times.cpu_ns for times in watch.drain().steps] == [300, 0, 300]
+        assert watch.drain().steps[0].cpu_s == 0.0
+        watch = transform_clock()
+        list(watch.chain(steps(busy), range(3)))
+        assert watch.drain().steps[0].cpu_s is None
+
+    def test_the_cost_of_the_timers_is_told(self, transform_clock, clock):
+        """The overhead is the number of pulls times what one is found to cost here (M97)."""
+        watch = transform_clock(clock=clock)
+        assert watch.drain().overhead_s == 0.0
+        list(watch.chain(steps(*[working(clock, 1)] * 2), range(99)))
+        times = watch.drain()
+        each = watch.overhead_ns(watch._timers, "monotonic")
+        assert times.overhead_s > 0
+        assert times.overhead_s <= 200 * max(each, watch.overhead_ns(watch._timers, watch._now()[1])) / 1e9 * 1.0001
+        assert times.total_ns == 198  # it is not taken out of the figures
+
+    def test_without_timers_nothing_is_measured(self, transform_clock):
+        """Off: the same data, every figure None, still nothing before the first pull (M31, M94)."""
+        called = []
+        watch = transform_clock()
+        running = watch.chain(
+            steps(lambda items: called.append(1) or (2 * item for item in items)), [1, 2], timed=False
+        )
+        assert called == []
+        assert list(running) == [2, 4]
+        times = watch.drain()
+        assert times.total_s is times.function_body_s is times.stage_s is times.step_s is times.overhead_s is None
+
+    def test_clocks_and_timers_say_that_they_cannot_be_pickled(self, transform_clock):
+        """They belong to one run in one process; the message says what to send instead (M95)."""
+        watch = transform_clock()
+        running = watch.chain(steps(iter), [1])
+        for thing in (watch, running):
+            with pytest.raises(UsageTypeError, match=r"send .*steps instead"):
+                pickle.dumps(thing)
+
+    @pytest.mark.parametrize(
+        ("chain", "items", "message"), [([1], [], "made of steps, not of int"), ([], 5, "which int")]
+    )
+    def test_wrong_arguments_are_refused(self, transform_clock, chain, items, message):
+        """What is no step, and an input that cannot be iterated, are refused at once with their type."""
+        with pytest.raises(UsageTypeError, match=message):
+            transform_clock().chain(chain, items)
