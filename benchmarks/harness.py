@@ -67,7 +67,7 @@ def compare(
     row = Row(what, unit, best["ours"], best["peer"], median["ours"], median["peer"], target)
     verdict = "met" if row.met else "MISSED"
     figures = f"ours {row.ours:.1f}, peer {row.peer:.1f} {unit}, ratio {row.ratio:.2f}"
-    print(f"{what}: {figures}; at most {target:.2g}: {verdict}", flush=True)
+    print(f"{what}: {figures}; at most {target:.3g}: {verdict}", flush=True)
     return row
 
 
@@ -133,7 +133,7 @@ def table(folder: Path) -> str:
         ]
         parts += [
             f"| {row['what']} | {row['unit']} | {row['ours']:.1f} | {row['peer']:.1f} | {row['ratio']:.2f} "
-            f"| <= {row['target']:.2g} | {'yes' if row['met'] else '**no**'} |"
+            f"| <= {row['target']:.3g} | {'yes' if row['met'] else '**no**'} |"
             for row in record["rows"]
         ]
     return "\n".join(parts) + "\n"

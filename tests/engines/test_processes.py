@@ -769,6 +769,46 @@ class TestStart:
         engine.stop_worker(0)
         assert run.ended().clean
 
+    def test_a_worker_function_that_is_not_needed_any_more(self, make_run, monkeypatch, gate):
+        """B91: told to stop before it has even started, it is given its time to come, and then ended."""
+        monkeypatch.setenv("WORKSPAN_HOST", "127.0.0.1")
+        monkeypatch.setattr("workspan.engines.processes.EXIT_SECONDS", 0.5)
+        never = gate("never")
+
+        def wait():
+            Path(never.path).read_text()
+
+        run = make_run(Processes(), wait, kind="worker")
+        run.engine.start_worker(0, 0)
+        run.engine.stop_worker(0)
+        assert run.ended().reason == "killed by SIGTERM"
+
+    def test_a_client_that_came_is_not_hurried(self, make_run, monkeypatch, gate):
+        """B81, B91: what a worker function does after its client was told to stop may take longer than coming did."""
+        monkeypatch.setenv("WORKSPAN_HOST", "127.0.0.1")
+        told, release = gate("told"), gate("release")
+
+        def work():
+            from workspan import Client
+
+            with Client().acquire_block() as block:
+                assert block is None
+            Path(told.path).write_text("told\n")
+            Path(release.path).read_text()
+
+        engine = Processes()
+        run = make_run(engine, work, kind="worker")
+        engine.start_worker(0, 0)
+        engine.stop_worker(0)
+        thread = threading.Thread(target=told.wait)
+        thread.start()
+        while thread.is_alive():
+            engine.poll(0.01)
+        thread.join()
+        assert engine._children[0].due == math.inf
+        release.open()
+        assert run.ended().clean
+
     def test_stop_before_ready(self, make_run):
         """A worker that is stopped while it starts ends clean."""
         run = make_run(Processes(), nothing)

@@ -6,6 +6,7 @@ A Zarr array travels as its store and path, a memory map as its file, a small Nu
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ MOST_VALUE_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ref:
+class Ref(ABC):
     """Where an array is, and what it is."""
 
     name: str
@@ -72,9 +73,9 @@ class Ref:
         """Return what is written in one piece."""
         return Target(self.name, self.identity, self.shards or self.chunks, self.offset, self.voxel_size)
 
+    @abstractmethod
     def open(self, *, write: bool = False) -> Any:
         """Open the array in this process."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,7 @@ class ArrayTask(Task):
         if limit is None or workers * need <= limit:
             return
         # What the function itself needs grows with the block as well.
-        factor = (need - WORKER_BYTES) / max(predicted, 1)
+        factor = max(1.0, (need - WORKER_BYTES) / max(predicted, 1))
         shape = self._fitting(int((limit // workers - WORKER_BYTES) / factor))
         cure = f"use block_shape={shape}, or fewer workers" if shape is not None else "use fewer workers"
         source = (

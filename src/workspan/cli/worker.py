@@ -23,7 +23,7 @@ def run(path: Path) -> int:
     EngineError, WireError
         The run refuses this worker, or the connection broke.
     """
-    from workspan.engines.payload import load_function, restore_logging
+    from workspan.engines.payload import load_function, restore_logging, restore_traceback_style
     from workspan.engines.vault import read_function, read_secret
 
     context = Context.from_file(path)
@@ -44,6 +44,7 @@ def run(path: Path) -> int:
         with suppress(OSError):  # another machine may not have the folder
             os.chdir(settings["cwd"])
     restore_logging(settings["logging"])
+    restore_traceback_style(settings["traceback_style"])
     try:
         client.run(load_function(packed))
     finally:

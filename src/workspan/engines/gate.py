@@ -319,6 +319,7 @@ class Gate:
         if child is not None and child.task_id == join.task_id and child.peer is None:
             child.peer = peer
             child.was_met = True
+            child.due = inf  # what it does after its last block may take its time
             self._welcome(peer, child.worker)
             return
         peer.guest = self._next_guest

@@ -215,15 +215,12 @@ class Processes:
             The worker was told to stop before.
         """
         child = self._children.get(worker)
+        if child is not None and child.stop_sent:
+            raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
         if child is None or child.is_spawn:
-            if child is not None and child.stop_sent:
-                raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
             if self._gate is not None:
                 self._gate.grant(worker, index)
-            return
-        if child.stop_sent:
-            raise EngineError(f"worker {worker} was told to stop: it takes no more blocks")
-        if child.fault is None:
+        elif child.fault is None:
             waits = not child.held
             child.held.append(index)
             self._queue(child, wire.Grant(index))
@@ -427,7 +424,8 @@ class Processes:
             for event in child.take(data):
                 self._events.append(event)
             if child.started is not was_started and not child.is_signalled:
-                child.due = inf
+                # Its start had a deadline, and so has a worker function that was told meanwhile that it is too late.
+                child.due = monotonic() + EXIT_SECONDS if child.is_spawn and child.stop_sent else inf
         except WireError as error:
             child.fault = f"broke the protocol: {error}"
             child.line.close()
