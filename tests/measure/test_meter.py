@@ -169,7 +169,7 @@ class TestUse:
         counters = ProcessCounters()
         try:
             counters.finish(counters.start())
-            if counters._meter is None:
+            if counters.meter is None:
                 pytest.skip("this platform has no high-water mark of memory")
             outer = counters.start()
             held = bytearray(64 << 20)
@@ -186,4 +186,4 @@ class TestUse:
         """Given counters are read where they are, and in their unit."""
         counters = ProcessCounters(tmp_path, maxrss_unit=MAXRSS_UNIT)
         counters.finish(counters.start())
-        assert counters._meter is None
+        assert counters.meter is None
