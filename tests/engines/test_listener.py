@@ -343,14 +343,19 @@ class TestLimits:
         assert monotonic() >= due
 
     def test_accepting_pauses_when_descriptors_run_out(self, door, monkeypatch, caplog):
-        """The run is not kept busy by a port that cannot be served, and goes on accepting later (R38)."""
+        """The run is not kept busy by a port that cannot be served, says so once a minute, and goes on later (R38)."""
         monkeypatch.setattr(listener_module, "_PAUSE_SECONDS", 0.05)
+        now = [monotonic()]
+        monkeypatch.setattr(listener_module, "monotonic", lambda: now[0])
 
         class Exhausted:
+            calls = 0
+
             def __init__(self, inner):
                 self.inner = inner
 
             def accept(self):
+                self.calls += 1
                 raise OSError(errno.EMFILE, "Too many open files")
 
             def __getattr__(self, name):
@@ -362,8 +367,15 @@ class TestLimits:
         door.turn_until(lambda: caplog.records)
         assert "Too many open files; raise the limit of open files (ulimit -n)" in caplog.text
         assert not door.selector.get_map()
-        assert door.listener.due < monotonic() + 1
+        assert door.listener.due < now[0] + 1
+        for after, lines in ((1, 1), (58, 1), (60.5, 2)):
+            now[0], calls = now[0] + after, door.listener._socket.calls
+            door.listener.expire(now[0])
+            door.turn_until(lambda calls=calls: door.listener._socket.calls > calls)
+            assert len(caplog.records) == lines
         door.listener._socket = real
+        door.listener.expire(now[0] + 1)
+        monkeypatch.undo()
         door.log_in(caller)
 
     def test_a_paused_listener_can_be_closed(self, make_door):

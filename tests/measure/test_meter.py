@@ -37,10 +37,18 @@ class Files:
         """Change what the kernel says of I/O."""
         self.io_path.write_bytes(text)
 
-    def meter(self, ticks: ModuleType, *, counts_itself: bool = False, unit: int = 1024, status_fd: int = -1):
+    def meter(
+        self,
+        ticks: ModuleType,
+        *,
+        counts_itself: bool = False,
+        unit: int = 1024,
+        status_fd: int = -1,
+        watches: list | None = None,
+    ):
         """Return a meter over these files."""
         stat = os.fstat(self.mark)
-        return ticks.Meter(self.mark, stat.st_dev, stat.st_ino, self.io, counts_itself, unit, status_fd)
+        return ticks.Meter(self.mark, stat.st_dev, stat.st_ino, self.io, counts_itself, unit, status_fd, watches)
 
 
 @pytest.fixture
@@ -163,17 +171,122 @@ class TestDoubt:
                 os.close(copy)
 
 
+class TestWhole:
+    """A whole measurement in two calls."""
+
+    def test_what_was_spent_between_its_ends(self, ticks, files):
+        """B128, B129: the difference of the two readings, less the reading itself; the mark was reset once."""
+        meter = files.meter(ticks, counts_itself=True)
+        size = min(len(IO), 63)
+        watch = meter.start()
+        files.say(b"rchar: %d\nwchar: 207\nsyscr: 3\nsyscw: 4\n" % (1000 + size + 50))
+        deadline = resource.getrusage(resource.RUSAGE_SELF)[0] + 0.02
+        while resource.getrusage(resource.RUSAGE_SELF)[0] < deadline:
+            pass
+        cpu, read, written, peak = meter.finish(watch)
+        assert (read, written) == (50, 7)
+        assert 0.01 < cpu < 5
+        assert peak == pytest.approx(resource.getrusage(resource.RUSAGE_SELF)[2] * 1024, rel=0.2)
+        assert files.mark_path.read_bytes() == b"5"
+
+    def test_the_watch_says_what_it_began_with(self, ticks, files):
+        """What the long way needs if a file is gone at the end."""
+        watches = []
+        watch = files.meter(ticks, watches=watches).start()
+        assert watches == [watch]
+        assert (watch.own, watch.seen, watch.read, watch.written) == (True, 0, 1000, 200)
+        assert 0 < watch.seconds <= sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + 1e-6
+
+    def test_counters_that_went_backwards(self, ticks, files):
+        """B131: they count as 0."""
+        meter = files.meter(ticks)
+        watch = meter.start()
+        files.say(b"rchar: 3\nwchar: 2\nsyscr: 3\n")
+        assert meter.finish(watch)[1:3] == (0, 0)
+
+    def test_the_mark_is_not_reset_under_another_measurement(self, ticks, files):
+        """B130: while one is under way, whoever began it, the next one must look around first."""
+        watches = [ticks.Watch()]
+        meter = files.meter(ticks, watches=watches)
+        assert meter.start() is None
+        assert files.mark_path.read_bytes() == b""
+        watches.clear()
+        assert meter.start() is not None
+        assert meter.start() is None
+
+    def test_it_is_under_way_until_it_is_finished(self, ticks, files):
+        """It leaves the list at its end, and only then."""
+        watches = []
+        meter = files.meter(ticks, watches=watches)
+        watch = meter.start()
+        files.say(b"something else")
+        assert meter.finish(watch) is None
+        assert watches == [watch]
+        files.say(IO)
+        assert meter.finish(watch) is not None
+        assert watches == []
+
+    def test_what_was_seen_before_another_reset(self, ticks, files):
+        """B130: the peak that a nested measurement took away counts for the outer one."""
+        meter = files.meter(ticks)
+        watch = meter.start()
+        watch.seen = 1 << 50
+        assert meter.finish(watch)[3] == 1 << 50
+
+    def test_the_mark_of_somebody_elses_watch(self, ticks, files):
+        """A measurement for which the mark was not reset, or of another kind, is not this meter's."""
+        meter = files.meter(ticks)
+        assert meter.finish(ticks.Watch()) is None
+        assert meter.finish(None) is None
+        assert meter.finish((1, 2, 3, 4)) is None
+
+    def test_a_file_that_is_gone(self, ticks, files):
+        """B131: no measurement begins, and none is under way."""
+        watches = []
+        files.say(b"")
+        assert files.meter(ticks, watches=watches).start() is None
+        assert watches == []
+
+    def test_a_forked_child_measures_nothing_with_its_parents_files(self, ticks, files):
+        """The kept descriptors report the parent: a child takes the long way, at the begin and at the end."""
+        meter, other = files.meter(ticks), files.meter(ticks)
+        watch = meter.start()
+        child = os.fork()
+        if not child:
+            os._exit(0 if meter.finish(watch) is None and other.start() is None else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert meter.finish(watch) is not None
+
+
 class TestUse:
+    @pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="this platform has no mark to reset")
+    def test_a_file_that_goes_away_in_the_middle(self):
+        """B131: what the meter began is ended the long way; nothing stays under way, and nothing is unknown."""
+        counters = ProcessCounters()
+        try:
+            counters.finish(counters.start())
+            start = counters.start()
+            assert counters.meter is not None
+            os.close(counters._io.fd)
+            cpu, read, written, peak = counters.finish(start)
+            assert cpu >= 0
+            assert read >= 0
+            assert written == 0
+            assert peak > 1 << 20
+            assert counters._watches == []
+        finally:
+            counters.close()
+
     def test_a_measurement_inside_another_takes_the_long_way(self):
         """The mark belongs to all measurements under way: only the first one may reset it without looking around."""
         counters = ProcessCounters()
         try:
             counters.finish(counters.start())
-            if counters._meter is None:
+            if counters.meter is None:
                 pytest.skip("this platform has no high-water mark of memory")
             outer = counters.start()
             held = bytearray(64 << 20)
-            held[:: 4096] = b"x" * len(held[:: 4096])
+            held[::4096] = b"x" * len(held[::4096])
             del held
             inner = counters.start()
             small = counters.finish(inner)
@@ -182,8 +295,22 @@ class TestUse:
         finally:
             counters.close()
 
+    def test_none_begins_quickly_while_another_one_looks_around(self, monkeypatch):
+        """B130: a thread that begins while the long way resets the mark waits for it: the mark is reset in turn."""
+        counters = ProcessCounters()
+        try:
+            counters.finish(counters.start())
+            if counters.meter is None:
+                pytest.skip("this platform has no high-water mark of memory")
+            reset, found = counters._reset_mark, []
+            monkeypatch.setattr(counters, "_reset_mark", lambda: (found.append(counters.meter.start()), reset())[1])
+            counters.peak(counters.watch_peak())
+            assert found == [None]
+        finally:
+            counters.close()
+
     def test_counters_of_other_files_have_none(self, tmp_path):
         """Given counters are read where they are, and in their unit."""
         counters = ProcessCounters(tmp_path, maxrss_unit=MAXRSS_UNIT)
         counters.finish(counters.start())
-        assert counters._meter is None
+        assert counters.meter is None

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from workspan.measure import ticks
+from workspan.measure import _ticks_py, ticks
 
 
 class TestClock:
@@ -24,7 +24,7 @@ class TestClock:
 class TestTwins:
     def test_have_the_same_names(self, sections):
         """What one implementation offers to sections, the other does too."""
-        for name in ("Lane", "Node", "Section", "Tree", "current_lane", "now_ns"):
+        for name in _ticks_py.__all__:
             assert hasattr(sections.ticks, name)
 
     def test_measure_a_piece_of_real_time_exactly(self, sections):
@@ -70,3 +70,30 @@ class TestChoice:
     def test_says_what_it_chose(self):
         """NATIVE is true exactly if the compiled module is in use."""
         assert (ticks.implementation.__name__ == "workspan.measure._ticks") == ticks.NATIVE
+
+
+class TestPushEach:
+    def test_is_a_push_into_each(self, sections):
+        """B145: many figures at once are what each by itself would be; None and NaN are no samples."""
+        made = sections.ticks
+        together, alone = (tuple(made.Moments() for _ in range(3)) for _ in range(2))
+        for number in range(20):
+            samples = (number, None if number % 3 else 0.1 * number, float("nan") if number % 2 else 1e9 + number)
+            made.push_each(together, samples)
+            for fold, sample in zip(alone, samples, strict=True):
+                fold.push(sample)
+        assert [fold.n for fold in together] == [20, 7, 10]
+        assert [fold.figures() for fold in together] == [fold.figures() for fold in alone]
+
+    def test_takes_subclasses(self, sections):
+        """The folds of reports are a subclass."""
+        fold = type("Fold", (sections.ticks.Moments,), {})()
+        sections.ticks.push_each((fold,), (2.0,))
+        assert fold.n == 1
+
+    def test_each_fold_has_a_sample(self, sections):
+        """Figures that would end up in the wrong fold are refused, and none is taken in."""
+        fold = sections.ticks.Moments()
+        with pytest.raises(ValueError, match="2 samples for 1 folds"):
+            sections.ticks.push_each((fold,), (1.0, 2.0))
+        assert fold.n == 0

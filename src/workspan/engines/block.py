@@ -92,8 +92,12 @@ def run_block(
             error = _unrun_text(function, returned)
         stats = None
         if profile is not None:
-            stats, fault = settle_stats(block, profile)
-            error = error or fault
+            stats = block.stats
+            if stats is None:  # nothing that user code could have got wrong
+                stats = block.stats = profile.stats
+            else:
+                stats, fault = settle_stats(block, profile)
+                error = error or fault
         block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
         return Outcome(error is None, error, stats, steps)
     finally:

@@ -28,7 +28,7 @@ MOST_STRANGERS = 64
 CHANCE_SECONDS = 1.0
 """Time that a stranger has in any case: a hundred workers that start at once get in one after the other."""
 LOG_SECONDS = 60.0
-"""How often one machine may have a line in the log for being turned away."""
+"""How often one machine may have a line in the log for being turned away, and a lack of descriptors."""
 _MOST_ACCEPTED = 16
 """Connections accepted in a row, before workers are looked after again."""
 _FLOOD_SHARE = 0.05
@@ -88,6 +88,8 @@ class Listener:
         self._strangers: dict[Stranger, None] = {}
         self._logged: dict[str, tuple[float, int]] = {}
         self._resume_at = inf
+        self._told_at = -inf
+        """When it was last logged that nobody can connect."""
         address = listening_address(host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
@@ -138,7 +140,9 @@ class Listener:
             except (BlockingIOError, ConnectionAbortedError):
                 break
             except OSError as error:  # no descriptor or no memory left
-                logger.warning("a worker cannot connect: %s; raise the limit of open files (ulimit -n)", error)
+                if began - self._told_at >= LOG_SECONDS:
+                    self._told_at = began
+                    logger.warning("a worker cannot connect: %s; raise the limit of open files (ulimit -n)", error)
                 self._pause(began + _PAUSE_SECONDS)
                 return
             if oldest is not None:

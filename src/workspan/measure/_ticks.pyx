@@ -95,18 +95,34 @@ cdef extern from *:
     double workspan_usage(long long *peak) nogil
     long workspan_io(int fd, long long *bytes_read, long long *written) nogil
     long long workspan_high_water(int fd) nogil
+    int getpid() nogil
     bint workspan_reset_mark(int fd, unsigned long long device, unsigned long long inode) nogil
 
 
-cdef class Meter:
-    """Counters of this process over files that are open already."""
+@cython.final
+@cython.freelist(8)
+cdef class Watch:
+    """A measurement of peak memory that is under way, and what the other counters said when it began."""
 
-    cdef int mark_fd, io_fd, status_fd
+    cdef public bint own
+    cdef public long long seen
+    cdef readonly long long read
+    cdef readonly long long written
+    cdef readonly double seconds
+
+
+cdef class Meter:
+    """Counters of this process over files that are open already. Its methods run under the interpreter's lock."""
+
+    cdef int mark_fd, io_fd, status_fd, pid
+    cdef list watches
     cdef unsigned long long device, inode
     cdef bint counts_itself
     cdef long long unit
 
-    def __init__(self, mark_fd, device, inode, io_fd, counts_itself, unit, status_fd=-1):
+    def __init__(self, mark_fd, device, inode, io_fd, counts_itself, unit, status_fd=-1, watches=None, lock=None):
+        self.pid = getpid()
+        self.watches = [] if watches is None else watches
         self.mark_fd = mark_fd
         self.device = device
         self.inode = inode
@@ -136,6 +152,47 @@ cdef class Meter:
             return seconds, peak * self.unit, bytes_read, written
         peak = workspan_high_water(self.status_fd)
         return None if peak <= 0 else (seconds, peak, bytes_read, written)
+
+    def start(self):
+        cdef long long bytes_read = 0, written = 0, peak = 0
+        cdef Watch watch
+        if self.watches or self.pid != getpid():
+            return None
+        watch = Watch.__new__(Watch)
+        if not workspan_reset_mark(self.mark_fd, self.device, self.inode):
+            return None
+        cdef long size = workspan_io(self.io_fd, &bytes_read, &written)
+        cdef double seconds = workspan_usage(&peak)
+        if size < 0 or seconds < 0:
+            return None
+        watch.own = True
+        watch.read = bytes_read + size if self.counts_itself else bytes_read
+        watch.written = written
+        watch.seconds = seconds
+        self.watches.append(watch)
+        return watch
+
+    def finish(self, start):
+        cdef long long bytes_read = 0, written = 0, peak = 0
+        cdef Watch watch
+        cdef double seconds
+        if type(start) is not Watch:
+            return None
+        seconds = workspan_usage(&peak)
+        if seconds < 0 or workspan_io(self.io_fd, &bytes_read, &written) < 0:
+            return None
+        peak = peak * self.unit if self.status_fd < 0 else workspan_high_water(self.status_fd)
+        watch = <Watch>start
+        if peak <= 0 or not watch.own or self.pid != getpid():
+            return None
+        if watch in self.watches:
+            self.watches.remove(watch)
+        return (
+            max(0.0, seconds - watch.seconds),
+            max(0, bytes_read - watch.read),
+            max(0, written - watch.written),
+            max(peak, watch.seen),
+        )
 
 
 cdef class Node:
@@ -400,6 +457,15 @@ cdef class Moments:
         else:
             self._lost += (value - total) + self._total
         self._total = total
+
+
+def push_each(tuple folds not None, tuple samples not None):
+    """Add one sample to each of *folds*."""
+    cdef Py_ssize_t number, count = len(folds)
+    if len(samples) != count:
+        raise ValueError(f"{len(samples)} samples for {count} folds")
+    for number in range(count):
+        (<Moments?>folds[number]).push(samples[number])
 
 
 cdef class Slope:

@@ -10,6 +10,7 @@ of all nodes sum to the root's total by construction.
 from __future__ import annotations
 
 import os
+import threading
 from contextvars import ContextVar
 from math import nan
 from resource import RUSAGE_SELF, getrusage
@@ -23,7 +24,20 @@ from workspan.errors import UsageTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Lane", "Meter", "Moments", "Node", "Section", "Slope", "Tree", "current_lane", "now_ns"]
+__all__ = [
+    "Lane",
+    "Meter",
+    "Moments",
+    "Node",
+    "Section",
+    "Slope",
+    "Tree",
+    "Watch",
+    "current_lane",
+    "now_ns",
+    "push_each",
+    "running_task",
+]
 
 
 class Node:
@@ -289,6 +303,20 @@ class Moments:
         self._total = total
 
 
+def push_each(folds: tuple[Moments, ...], samples: tuple[float | None, ...]) -> None:
+    """Add one sample to each of *folds*.
+
+    Raises
+    ------
+    ValueError
+        There are not as many of the one as of the other.
+    """
+    if len(samples) != len(folds):
+        raise ValueError(f"{len(samples)} samples for {len(folds)} folds")
+    for fold, sample in zip(folds, samples, strict=True):
+        fold.push(sample)
+
+
 class Slope:
     """Running least-squares slope of samples over their number: the arithmetic behind ``stats.Trend``."""
 
@@ -316,6 +344,21 @@ class Slope:
         return self._covariance / (n * (n * n - 1) / 12) if n > 1 else 0.0
 
 
+class Watch:
+    """A measurement of peak memory that is under way, and what the other counters said when it began."""
+
+    __slots__ = ("own", "read", "seconds", "seen", "written")
+
+    def __init__(self) -> None:
+        self.own = False
+        """Whether the mark was reset for it."""
+        self.seen = 0
+        """Peak before the mark was reset for another measurement, in bytes."""
+        self.read = self.written = 0
+        """Bytes read and written, and CPU seconds, as of its beginning; only if :meth:`Meter.start` made it."""
+        self.seconds = 0.0
+
+
 class Meter:
     """Counters of this process over files of ``/proc`` that are open already: what a measurement costs is mostly this.
 
@@ -331,9 +374,23 @@ class Meter:
         Unit of ``ru_maxrss``, in bytes.
     status_fd
         Descriptor of ``status``, to read peak memory from; negative: it is ``ru_maxrss``, which is much cheaper.
+    watches
+        All measurements of peak memory that are under way, whoever began them.
+    lock
+        Held by whoever changes *watches*.
     """
 
-    __slots__ = ("_counts_itself", "_identity", "_io_fd", "_mark_fd", "_status_fd", "_unit")
+    __slots__ = (
+        "_counts_itself",
+        "_identity",
+        "_io_fd",
+        "_lock",
+        "_mark_fd",
+        "_pid",
+        "_status_fd",
+        "_unit",
+        "_watches",
+    )
 
     def __init__(
         self,
@@ -344,7 +401,12 @@ class Meter:
         counts_itself: bool,
         unit: int,
         status_fd: int = -1,
+        watches: list[Watch] | None = None,
+        lock: threading.RLock | None = None,
     ) -> None:
+        self._pid = os.getpid()
+        self._watches: list[Watch] = [] if watches is None else watches
+        self._lock = threading.RLock() if lock is None else lock
         self._mark_fd = mark_fd
         self._identity = (device, inode)
         self._io_fd = io_fd
@@ -376,6 +438,45 @@ class Meter:
         io = self._io()
         peak = usage[2] * self._unit if self._status_fd < 0 else self._high_water()
         return None if io is None or peak is None else (usage[0] + usage[1], peak, io[0], io[1])
+
+    def start(self) -> Watch | None:
+        """Begin a measurement with the mark to itself.
+
+        ``None``: another one is under way, a file is not what it was, or this is a forked child.
+        """
+        with self._lock:
+            if self._watches or self._pid != os.getpid():
+                return None
+            taken = self.begin()
+            if taken is None:
+                return None
+            watch = Watch()
+            watch.own = True
+            watch.read, watch.written, watch.seconds = taken
+            self._watches.append(watch)
+        return watch
+
+    def finish(self, start: object) -> tuple[float, int, int, int] | None:
+        """End a measurement; return what it cost: CPU seconds, bytes read, bytes written, peak memory in bytes.
+
+        ``None``, and it goes on, if :meth:`start` did not begin it, a file is not what it was, or this is a forked
+        child. A counter that went backwards counts as 0.
+        """
+        if type(start) is not Watch:
+            return None
+        taken = self.end()
+        if taken is None or not start.own or self._pid != os.getpid():
+            return None
+        with self._lock:
+            if start in self._watches:
+                self._watches.remove(start)
+        seconds, peak, read, written = taken
+        return (
+            max(0.0, seconds - start.seconds),
+            max(0, read - start.read),
+            max(0, written - start.written),
+            max(peak, start.seen),
+        )
 
     def _high_water(self) -> int | None:
         try:

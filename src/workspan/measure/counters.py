@@ -43,16 +43,7 @@ PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM)
 """Why a file is not tried again in this process. Too many open files, for example, will pass."""
 
 
-class Watch:
-    """A measurement of peak memory that is under way."""
-
-    __slots__ = ("own", "seen")
-
-    def __init__(self) -> None:
-        self.own = False
-        """Whether the mark was reset for it."""
-        self.seen = 0
-        """Peak before the mark was reset for another measurement, in bytes."""
+Watch = ticks.Watch
 
 
 class _KeptFile:
@@ -97,7 +88,7 @@ class _KeptFile:
 
 
 class Snapshot(NamedTuple):
-    """Counters at the start of a measurement."""
+    """Counters at the start of a measurement that took the long way."""
 
     watch: Watch
     io_read_bytes: int | None
@@ -153,8 +144,8 @@ class ProcessCounters:
         self._told: set[str] = set()
         self._io_counts_itself: bool | None = None  # not known yet
         self._usage_has_mark: bool | None = None  # not known yet
-        self._meter: ticks.Meter | None = None
-        """Reads all at once, where nothing is in the way."""
+        self.meter: ticks.Meter | None = None
+        """Takes a whole measurement, or says that :meth:`start` and :meth:`finish` must; ``None``: always they."""
 
     def _begin_in_child(self) -> None:
         """Forget what belongs to the process that this one was forked from, a lock that a thread held included."""
@@ -171,42 +162,18 @@ class ProcessCounters:
 
     # -- one measurement -------------------------------------------------------------------------------------------
 
-    def start(self) -> Snapshot:
+    def start(self) -> Snapshot | Watch:
         """Reset the high-water mark of memory, then read the other counters, the most sensitive last."""
         if self._pid != os.getpid():
             self._begin_in_child()
-        if self._meter is not None and (quick := self._start_quickly(self._meter)) is not None:
+        if self.meter is not None and (quick := self.meter.start()) is not None:
             return quick
         if self._usage_has_mark is None:
             self._usage_has_mark = self._look_at_usage()
         watch = self.watch_peak()
         read, write = self.io(after_reading=True)
-        self._meter = self._make_meter() if watch.own else None
+        self.meter = self._make_meter() if watch.own else None
         return Snapshot(watch, read, write, self.cpu())
-
-    def _start_quickly(self, meter: ticks.Meter) -> Snapshot | None:
-        """Do what :meth:`start` does where no other measurement is under way and the files are what they were."""
-        with self._lock:
-            if self._watches:
-                return None
-            taken = meter.begin()
-            if taken is None:
-                return None
-            watch = Watch()
-            watch.own = True
-            self._watches.append(watch)
-        return Snapshot(watch, *taken)
-
-    def _finish_quickly(self, meter: ticks.Meter, start: Snapshot) -> Costs | None:
-        """Do what :meth:`finish` does where all that is needed is there."""
-        watch, read, write, cpu = start
-        if not watch.own or read is None or write is None or cpu is None or self._pid != os.getpid():
-            return None
-        taken = meter.end()
-        if taken is None:
-            return None
-        spent, peak = taken[0] - cpu, self._ended(watch, taken[1])
-        return Costs(max(0.0, spent), max(0, taken[2] - read), max(0, taken[3] - write), peak)
 
     def _make_meter(self) -> ticks.Meter | None:
         mark, status = self._clear_refs, self._status
@@ -215,15 +182,26 @@ class ProcessCounters:
         if not self._usage_has_mark and status.fd < 0 and self._high_water() is None:
             return None
         status_fd = -1 if self._usage_has_mark else status.fd
-        return ticks.Meter(mark.fd, *mark.identity, self._io.fd, self._io_counts_itself, self._maxrss_unit, status_fd)
+        return ticks.Meter(
+            mark.fd,
+            *mark.identity,
+            self._io.fd,
+            self._io_counts_itself,
+            self._maxrss_unit,
+            status_fd,
+            self._watches,
+            self._lock,
+        )
 
-    def finish(self, start: Snapshot) -> Costs:
+    def finish(self, start: Snapshot | Watch) -> Costs:
         """Read the counters, the most sensitive first, and return what was spent since *start*.
 
         A counter that went backwards (in a forked child, say, which starts at 0) counts as 0.
         """
-        if self._meter is not None and (quick := self._finish_quickly(self._meter, start)) is not None:
-            return quick
+        if self.meter is not None and (quick := self.meter.finish(start)) is not None:
+            return Costs(*quick)
+        if isinstance(start, Watch):
+            start = Snapshot(start, start.read, start.written, start.seconds)
         watch = start.watch
         cpu, peak = self._usage()
         if self._pid != os.getpid():
@@ -281,12 +259,13 @@ class ProcessCounters:
         """Begin a measurement of peak memory."""
         watch = Watch()
         with self._lock:
-            if self._watches:
+            others = tuple(self._watches)
+            self._watches.append(watch)  # first: while it is there, no meter resets the mark without looking around
+            if others:
                 high = self._high_water() or 0
-                for other in self._watches:
+                for other in others:
                     other.seen = max(other.seen, high)
             watch.own = self._reset_mark()
-            self._watches.append(watch)
         return watch
 
     def peak(self, watch: Watch) -> int | None:

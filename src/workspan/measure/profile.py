@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from workspan.measure.counters import Snapshot
+    from workspan.measure.counters import Snapshot, Watch
     from workspan.measure.gpu import GpuSampler, GpuWindow
 
 __all__ = ["BlockStats", "Measured", "Profile", "attach", "close_counters", "memory_source", "profile_block"]
@@ -119,7 +119,7 @@ class Profile:
         self._counters = _counters if counters is None else counters
         self._watches_gpu = counters is None
         self._gpu: tuple[GpuSampler, GpuWindow] | None = None
-        self._start: Snapshot | None = None
+        self._start: Snapshot | Watch | None = None
         self._began = 0
         self.stats: BlockStats | None = None
         """What the last body cost; ``None`` before its end."""
@@ -128,9 +128,12 @@ class Profile:
         if self._start is not None:
             raise ConfigurationError("this Profile is measuring already: use another one for a block inside a block")
         self.stats = None
-        sampler = gpu_sampler() if self._watches_gpu else None
-        self._gpu = None if sampler is None else (sampler, sampler.start())
-        self._start = self._counters.start()
+        if self._watches_gpu and (_gpu is not None or not _gpu_looked_in):  # who found none, finds none as a fork
+            sampler = gpu_sampler()
+            self._gpu = None if sampler is None else (sampler, sampler.start())
+        meter = self._counters.meter
+        start = None if meter is None else meter.start()
+        self._start = self._counters.start() if start is None else start
         self._began = self._clock()
         return self
 
@@ -139,12 +142,15 @@ class Profile:
         start = self._start
         if start is not None:
             self._start = None
-            cpu, read, write, peak = self._counters.finish(start)
+            meter = self._counters.meter
+            costs = None if meter is None else meter.finish(start)
+            cpu, read, write, peak = self._counters.finish(start) if costs is None else costs
             wall = (ended - self._began) / 1e9
             if self._gpu is None:
                 self.stats = BlockStats(wall, cpu, peak, read, write)
             else:
                 sampler, window = self._gpu
+                self._gpu = None
                 self.stats = BlockStats(wall, cpu, peak, read, write, *sampler.finish(window))
 
 

@@ -27,9 +27,11 @@ __all__ = [
     "Section",
     "Slope",
     "Tree",
+    "Watch",
     "current_lane",
     "implementation",
     "now_ns",
+    "push_each",
     "running_task",
 ]
 
@@ -43,6 +45,8 @@ Node = implementation.Node
 Section = implementation.Section
 Slope = implementation.Slope
 Tree = implementation.Tree
+Watch = implementation.Watch
 current_lane = implementation.current_lane
 now_ns = implementation.now_ns
+push_each = implementation.push_each
 running_task = implementation.running_task

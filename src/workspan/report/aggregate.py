@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from workspan.measure.stats import Stat, Trend, Welford
+from workspan.measure.ticks import push_each
 from workspan.report.parts import BlockFailure, BlocksSummary, StepSummary, TaskPlace, WorkersSummary
 from workspan.report.task import TaskReport
 
@@ -73,6 +74,18 @@ class TaskAggregate:
         self._overhead = Welford()
         self._gpu_util = Welford()
         self._gpu_mem = Welford()
+        self._measured = (
+            self._elapsed,
+            self._wall,
+            self._cpu,
+            self._peak_rss,
+            self._io_read,
+            self._io_write,
+            self._gpu_util,
+            self._gpu_mem,
+            self._overhead,
+        )
+        """What takes in a measured block, in the order in which :meth:`done` gives the samples."""
         self._steps: dict[str, _StepFold] = {}
 
     def done(
@@ -92,27 +105,29 @@ class TaskAggregate:
         steps
             Name -> (self seconds, calls) of the steps that the block ran.
         """
-        elapsed_seconds = max(0.0, elapsed_seconds)
-        self._elapsed.push(elapsed_seconds)
-        if stats is not None and self._tracked:
-            self._measured(elapsed_seconds, stats)
+        if elapsed_seconds < 0:
+            elapsed_seconds = 0.0
+        if stats is None or not self._tracked:
+            self._elapsed.push(elapsed_seconds)
+        else:
+            wall = stats.wall_seconds
+            push_each(  # None and NaN are no samples
+                self._measured,
+                (
+                    elapsed_seconds,
+                    wall,
+                    stats.cpu_seconds,
+                    stats.peak_rss_bytes,
+                    stats.io_read_bytes,
+                    stats.io_write_bytes,
+                    stats.gpu_util_pct,
+                    stats.gpu_mem_bytes or None,  # who is on a device holds some of its memory
+                    (elapsed_seconds - wall if elapsed_seconds > wall else 0.0) if self._has_workers else None,
+                ),
+            )
+            self._trend.push(wall * 1e3)
         if steps:
             self._stepped(steps)
-
-    def _measured(self, elapsed_seconds: float, stats: BlockStats) -> None:
-        wall = stats.wall_seconds
-        self._wall.push(wall)
-        self._trend.push(wall * 1e3)
-        if self._has_workers:
-            self._overhead.push(max(0.0, elapsed_seconds - wall))
-        self._cpu.push(stats.cpu_seconds)
-        self._peak_rss.push(stats.peak_rss_bytes)
-        self._io_read.push(stats.io_read_bytes)
-        self._io_write.push(stats.io_write_bytes)
-        if stats.gpu_mem_bytes:  # who is on a device holds some of its memory
-            self._gpu_mem.push(stats.gpu_mem_bytes)
-        if stats.gpu_util_pct == stats.gpu_util_pct:
-            self._gpu_util.push(stats.gpu_util_pct)
 
     def _stepped(self, steps: Mapping[str, tuple[float, int]]) -> None:
         known = self._steps

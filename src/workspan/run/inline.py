@@ -5,6 +5,7 @@ There is no engine, worker, deadline or budget; the ledger and the record are th
 
 from __future__ import annotations
 
+from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.block import end_fork, run_block
@@ -54,20 +55,22 @@ def _run_ready(
     function, layout, task_id = task.process_function, book.layout, task.task_id
     assert function is not None
     profile = Profile() if book.tracked else None
-    stored = book.store is not None
+    grant = None if book.store is None else book.store.grant
+    acquire, complete, block_done, at = ledger.acquire, ledger.complete, record.block_done, Block.at
+    pid, everything = collector.pid, (BaseException,)
     ran = 0
     due = 0.0
-    while (index := ledger.acquire(number)) is not None:
+    while (index := acquire(number)) is not None:
         if interrupts.received is not None:
             raise KeyboardInterrupt
         ran += 1
-        block = Block.at(layout, index, task_id, BlockStatus.PROCESSING)
-        if stored:
-            record.block_granted(number, index, _NO_WORKER)
+        block = at(layout, index, task_id, BlockStatus.PROCESSING)
+        if grant is not None:
+            grant(index, None)
         began = now()
         try:
             interrupts.armed = True
-            outcome = run_block(function, block, profile, collector, pass_on=(BaseException,))
+            outcome = run_block(function, block, profile, collector, pass_on=everything)
         except BaseException as error:
             interrupts.armed = False
             end_fork(collector, block, error)
@@ -80,11 +83,12 @@ def _run_ready(
                 record.attempt_failed(number, index, _NO_WORKER, began, now(), "error", failure_text(error), final)
             raise
         interrupts.armed = False
-        end_fork(collector, block)
+        if getpid() != pid:
+            end_fork(collector, block)
         ended = now()
         if outcome.ok:
-            record.block_done(number, index, _NO_WORKER, began, ended, outcome.stats, outcome.steps)
-            ledger.complete(number, index)
+            block_done(number, index, _NO_WORKER, began, ended, outcome.stats, outcome.steps)
+            complete(number, index)
         else:
             final = ledger.fail(number, index) or False
             error_text = outcome.error or ""

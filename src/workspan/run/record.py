@@ -93,6 +93,7 @@ class RunRecord:
         self.books = list(books)
         self.events = 0
         self._clock = clock
+        self._epoch = clock.at(0.0)
         self._has_workers = has_workers
         self._log_dir = log_dir
         self._task_of: dict[int, int] = {}
@@ -164,15 +165,17 @@ class RunRecord:
                 f"block {index} of task {book.task_id!r} came back from worker {worker} without measurements, although "
                 "the task has resource_tracking=True: wrap the work in workspan.profile_block(block)"
             )
-        if book.store is not None:
-            at = self._clock.at
-            book.store.record_done(index, stats, self._label(worker), at(sent_at), at(returned_at), steps)
+        store = book.store
+        if store is not None:
+            label = self._label(worker) if self._has_workers else None
+            store.record_done(index, stats, label, self._epoch + sent_at, self._epoch + returned_at, steps)
         elapsed = returned_at - sent_at
         times = book.times
         if times is not None:
             times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
         book.aggregate.done(elapsed, stats, steps)
-        book.timeline.returned(worker, sent_at, returned_at, ok=True)
+        if self._has_workers:
+            book.timeline.returned(worker, sent_at, returned_at, ok=True)
 
     def attempt_failed(
         self,

@@ -145,10 +145,10 @@ class Ledger:
             return None
         while True:
             if blocks.checker is None:
-                index = blocks.next_candidate()
+                index = blocks.fifo.popleft() if blocks.source is None and blocks.fifo else blocks.next_candidate()
                 if index is None:
                     return None
-                reason = blocks.precheck(index) if blocks.precheck is not None else None
+                reason = None if blocks.precheck is None else blocks.precheck(index)
             else:
                 self._ask_ahead(task, blocks, blocks.checker)
                 if not blocks.asked:
@@ -283,17 +283,17 @@ class Ledger:
 
     def _unlock(self, task: int, blocks: TaskBlocks, index: int) -> None:
         if blocks.conflict is not None:
-            satisfied, mark = blocks.satisfied, blocks.orphan_mark
+            satisfied, mark, alone = blocks.satisfied, blocks.orphan_mark, not blocks.upstream
             for offset, waits_for in blocks.conflict.dependents(index):
                 other = index + offset
                 count = satisfied[other] + 1
                 if count <= mark:
                     satisfied[other] = count
-                    if count == (waits_for if not blocks.upstream else blocks.num_inputs(other)):
+                    if count == (waits_for if alone else blocks.num_inputs(other)):
                         blocks.fifo.append(other)
                         blocks.state.ready_count += 1
                         self.changed.add(task)
-        for number, relation in blocks.downstream.items():
+        for number, relation in blocks.downstream.items() if blocks.downstream else ():
             down = self.tasks[number]
             if not down.state.abandoned:
                 ready = list(_satisfy(down, relation.dependents(index)))

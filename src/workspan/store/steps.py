@@ -286,6 +286,8 @@ class StepArrays:
         self._slugs = set(names.values())
         self._refused = False
         self._arrays: dict[str, _StepArray] = {}
+        self.names = self._arrays.keys()
+        """Sections that have an array; a live view."""
         for name, folder in names.items():
             (store / FOLDER / folder / _TEMP).unlink(missing_ok=True)
             self._arrays[name] = _StepArray(store / FOLDER / folder, self._grid, mapped=mapped)

@@ -268,7 +268,7 @@ class TrackingStore:
                         gpu_mem[number] = stats.gpu_mem_bytes
                     except (TypeError, ValueError, OverflowError):
                         self._write_unusual(number, stats)
-                    if self._steps is not None:
+                    if self._steps is not None and (steps or self._steps.names):
                         self._steps.write(number, steps or {})
                     worker_id[number] = NO_WORKER if worker is None else worker
                     if not 0 < sent_at <= returned_at < FOREVER:
