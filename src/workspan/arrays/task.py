@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.arrays.edges import MODES
 from workspan.arrays.refs import MOST_VALUE_BYTES, Ref, in_world_units, ref_of, value_bytes
 from workspan.arrays.shapes import block_bytes, check_inputs, check_whole_voxels, halo_of, per_axis, region_of
+from workspan.arrays.tiles import KEPT_BYTES, plan_tiles
 from workspan.engines.memory import MemoryWatch
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.report.task import TaskReport
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from workspan.arrays.block import BlockReader
     from workspan.arrays.shapes import Halo
+    from workspan.arrays.tiles import TilePlan
     from workspan.grid.layout import Box, Ints
 
 WORKER_BYTES = 150_000_000
@@ -127,9 +129,9 @@ class ArrayTask(Task):
         self.reader = reader
         self.upstream_tasks += [task for task in cut.upstream if task not in self.upstream_tasks]
 
-    def check_run(self, in_process: bool) -> None:
+    def check_run(self, in_process: bool, *, has_upstream: bool = True) -> None:
         """Refuse arrays that workers cannot reach, and warn of blocks that will not fit into memory."""
-        super().check_run(in_process)
+        super().check_run(in_process, has_upstream=has_upstream)
         for ref in self.inputs:
             if value_bytes(ref) > MOST_VALUE_BYTES and not in_process:
                 raise ConfigurationError(
@@ -141,7 +143,26 @@ class ArrayTask(Task):
         for ref in self.outputs:
             if ref.is_private and not in_process:
                 raise self._private(ref, "write to")
+        # What is kept of an input must not change meanwhile, and goes when a worker ends.
+        self.reader.plans = () if in_process or has_upstream else tuple(map(self._tiles, self.inputs))
         self._check_memory(1 if in_process else self.max_workers)
+
+    def _tiles(self, ref: Ref) -> TilePlan | None:
+        """Decide how an input is read."""
+        if ref.chunks is None or not any(map(any, self.halo)):
+            return None
+        layout, voxel = self.layout, ref.voxel_size
+        if any(s % v for s, v in zip(layout.write_shape, voxel, strict=True)):
+            return None
+        return plan_tiles(
+            ref.shape,
+            ref.chunks,
+            ref.dtype.itemsize,
+            origin=ref.voxels(layout.covered)[0],
+            size=tuple(s // v for s, v in zip(layout.write_shape, voxel, strict=True)),
+            halo=tuple((low // v, high // v) for (low, high), v in zip(self.halo, voxel, strict=True)),
+            most_bytes=KEPT_BYTES // len(self.inputs),
+        )
 
     def _private(self, ref: Ref, doing: str) -> ConfigurationError:
         return ConfigurationError(

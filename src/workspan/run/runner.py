@@ -142,7 +142,8 @@ def execute(
     pipeline = Pipeline.of(pipeline)
     spec = pipeline.spec()
     for task in pipeline.tasks:
-        task.check_run(in_process=engine is None or not engine.has_workers)
+        has_upstream = any(down is task for _, down in pipeline.edges)
+        task.check_run(engine is None or not engine.has_workers, has_upstream=has_upstream)
     check_between(pipeline.tasks, pipeline.edges)
     tasks = {task.task_id: task for task in pipeline.tasks}
     _check_runnable(spec, tasks, engine, resources)

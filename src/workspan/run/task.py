@@ -363,8 +363,16 @@ class Task:
         """Return the arrays that the blocks write, as far as that was told (``writes``)."""
         return [target_of(array, self.task_id) for array in self._writes]
 
-    def check_run(self, in_process: bool) -> None:
-        """Refuse what could lose data, before anything is opened; *in_process*: no worker processes."""
+    def check_run(self, in_process: bool, *, has_upstream: bool = True) -> None:
+        """Refuse what could lose data, before anything is opened.
+
+        Parameters
+        ----------
+        in_process
+            There are no worker processes.
+        has_upstream
+            Tasks that this one waits for run in the same run, and may write what it reads.
+        """
         check_shared(self.task_id, self.layout, self.targets())
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
