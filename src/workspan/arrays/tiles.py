@@ -68,8 +68,8 @@ def plan_tiles(
     Examples
     --------
     >>> plan_tiles((512,) * 3, (128,) * 3, 1, origin=(0,) * 3, size=(128,) * 3, halo=((6, 6),) * 3,
-    ...            most_bytes=1 << 26).most_bytes  # 60 tiles: those between the first and the last use of one
-    34836480
+    ...            most_bytes=1 << 26).most_bytes  # the layers of 64 tiles
+    37748736
     >>> plan_tiles((512,) * 3, (16,) * 3, 1, origin=(0,) * 3, size=(128,) * 3, halo=((6, 6),) * 3, most_bytes=1 << 26)
     """
     if not itemsize or any(o % c or s % c for o, s, c in zip(origin, size, chunks, strict=True)):

@@ -22,7 +22,7 @@ from workspan.errors import (
 from workspan.grid import Block, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
 from workspan.run.functions import Kind, function_kind
-from workspan.run.writes import ON_SHARED_CHUNK, check_shared, kept_apart, target_of
+from workspan.run.writes import ON_SHARED_CHUNK, check_hand_written, check_shared, kept_apart, target_of
 from workspan.schedule.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -366,25 +366,17 @@ class Task:
     def check_run(self, in_process: bool, *, has_upstream: bool = True) -> None:
         """Refuse what could lose data, before anything is opened.
 
-        Parameters
-        ----------
-        in_process
-            There are no worker processes.
-        has_upstream
-            Tasks that this one waits for run in the same run, and may write what it reads.
+        *in_process*: no worker processes. *has_upstream*: tasks run before it, which may write what it reads.
         """
         check_shared(self.task_id, self.layout, self.targets())
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
-        """Look at what an earlier run has left; the store is locked.
+        """Look at what an earlier run has left, and refuse it if the chunks of done blocks are gone.
 
-        Parameters
-        ----------
-        done
-            Done flags in the shape of the mask grid; ``None`` without a store.
-        fresh
-            The store was made by this run.
+        *done*: flags in the shape of the mask grid; ``None`` without a store. *fresh*: this run made the store.
         """
+        if done is not None and done.any():
+            check_hand_written(self.task_id, self.layout, done, self._writes)
 
     def make_outputs(self) -> None:
         """Make what the blocks write into, right before the run; the outputs of all its tasks are checked."""
