@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from contextlib import suppress
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
     from workspan.arrays.shapes import Halo
     from workspan.arrays.tiles import TilePlan
     from workspan.grid.layout import Box, Ints
+    from workspan.measure.stats import Stat
 
 WORKER_BYTES = 150_000_000
 """What a worker needs besides its block: the interpreter, NumPy and Zarr."""
+
+FIRST_BLOCKS = 3
+"""So many blocks tell what one takes."""
+
+logger = logging.getLogger(__name__)
 
 UNITS = ("voxels", "world")
 
@@ -186,23 +193,52 @@ class ArrayTask(Task):
         return None if peak is None or peak.max is None else int(peak.max)
 
     def _check_memory(self, workers: int) -> None:
-        limit = memory_limit_bytes()
-        predicted, measured = self.predicted_bytes(), self.measured_bytes()
-        need = max(predicted + WORKER_BYTES, measured or 0)
+        predicted, measured = self.predicted_bytes() + WORKER_BYTES, self.measured_bytes() or 0
+        source = "inputs and outputs with their halo, and the worker" if predicted >= measured else ""
+        told = self._too_much(workers, max(predicted, measured), source or "measured in the last run")
+        if told is not None:
+            warnings.warn(told, UserWarning, stacklevel=2)
+
+    def judge_memory(self, peaks: Stat) -> bool:
+        """Hold what the first blocks took against the prediction and the limit; log it, once a run.
+
+        Parameters
+        ----------
+        peaks
+            Peaks of workers in the blocks so far, in bytes.
+
+        Returns
+        -------
+        bool
+            There were enough.
+        """
+        if peaks.n < min(FIRST_BLOCKS, self.layout.num_blocks) or peaks.max is None:
+            return False
+        predicted = self.predicted_bytes() + WORKER_BYTES
+        logger.info(
+            "task %r: the first %d blocks took up to %.2g GB each, worker included: %.2f times what was predicted",
+            self.task_id,
+            peaks.n,
+            peaks.max / 1e9,
+            peaks.max / predicted,
+        )
+        told = self._too_much(self.max_workers, int(peaks.max), f"measured in the first {peaks.n}")
+        if told is not None:
+            logger.warning("%s", told)
+        return True
+
+    def _too_much(self, workers: int, need: int, source: str) -> str | None:
+        """Return what to say if blocks of *need* bytes, worker included, are more than there is."""
+        limit, predicted = memory_limit_bytes(), self.predicted_bytes()
         if limit is None or workers * need <= limit:
-            return
+            return None
         # What the function itself needs grows with the block as well.
         factor = max(1.0, (need - WORKER_BYTES) / max(predicted, 1))
         shape = self._fitting(int((limit // workers - WORKER_BYTES) / factor))
         cure = f"use block_shape={shape}, or fewer workers" if shape is not None else "use fewer workers"
-        source = (
-            "inputs and outputs with their halo, and the worker" if need != measured else "measured in the last run"
-        )
-        warnings.warn(
+        return (
             f"task {self.task_id!r}: blocks of {self.layout.write_shape} take about {need / 1e9:.2g} GB each "
-            f"({source}); {workers} workers then {workers * need / 1e9:.2g} GB of {limit / 1e9:.2g} GB: {cure}",
-            UserWarning,
-            stacklevel=2,
+            f"({source}); {workers} workers then {workers * need / 1e9:.2g} GB of {limit / 1e9:.2g} GB: {cure}"
         )
 
     def _fitting(self, room: int) -> Ints | None:

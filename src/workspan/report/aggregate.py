@@ -75,6 +75,11 @@ class TaskAggregate:
         self._gpu_mem = Welford()
         self._steps: dict[str, _StepFold] = {}
 
+    @property
+    def peak_rss(self) -> Stat:
+        """Peaks of the blocks so far, in bytes."""
+        return self._peak_rss.stat()
+
     def done(
         self,
         elapsed_seconds: float,

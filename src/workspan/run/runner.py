@@ -185,12 +185,24 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
                 logger.error("while the run ended: %s", error)
             errors.append(error)
 
+    # Tasks that can tell from their first blocks whether the memory will do.
+    judges = [
+        (judge, book.aggregate)
+        for task, book in zip(session.tasks, session.record.books, strict=True)
+        if task.resource_tracking and (judge := getattr(task, "judge_memory", None)) is not None
+    ]
+
+    def update() -> None:
+        display.update()
+        if judges:
+            judges[:] = [(judge, aggregate) for judge, aggregate in judges if not judge(aggregate.peak_rss)]
+
     def drive() -> None:
         display.start()
         if engine is None:
             session.drive_inline(display.update)
         else:
-            session.drive(engine, display.update, resources=resources)
+            session.drive(engine, update if engine.has_workers else display.update, resources=resources)
 
     attempt(drive)
     if errors:
