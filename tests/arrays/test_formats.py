@@ -240,6 +240,20 @@ class TestMemory:
         )
         assert task.predicted_bytes() == 13 * 11 * (1 + 8 + 4)
 
+    def test_what_is_kept_of_inputs_counts(self, monkeypatch):
+        """Layers of tiles are part of what a worker is said to take."""
+        monkeypatch.setattr("workspan.arrays.task.WORKER_BYTES", 100_000)
+        zarr.create_array("in.zarr", shape=(640, 640), chunks=(64, 64), dtype="f8")
+        task = ws.map_blocks(doubled, "in.zarr", out="x.zarr", max_workers=2, halo=8)
+        block = 2 * 80 * 80 * 8
+        # A tile keeps 4 layers of 8 x 64; one row of 10 tiles and 9 around a block are in use.
+        layers = 4 * 8 * 64 * 8 * (9 + 2 * 11)
+        monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 2 * (block + 100_000 + layers))
+        task.check_run(False, has_upstream=False)  # warnings are errors here
+        monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 2 * (block + 100_000 + layers) - 1)
+        with pytest.warns(UserWarning, match=r"blocks of \(64, 64\) take about"):
+            task.check_run(False, has_upstream=False)
+
     def test_a_block_that_will_not_fit_is_told_with_one_that_does(self, monkeypatch):
         """Workers times block above the limit: a warning before the run, with a shape of whole chunks that fits."""
         monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 1_000_000)

@@ -193,7 +193,7 @@ class ArrayTask(Task):
         return None if peak is None or peak.max is None else int(peak.max)
 
     def _check_memory(self, workers: int) -> None:
-        predicted, measured = self.predicted_bytes() + WORKER_BYTES, self.measured_bytes() or 0
+        predicted, measured = self.predicted_bytes() + self._worker_bytes(), self.measured_bytes() or 0
         source = "inputs and outputs with their halo, and the worker" if predicted >= measured else ""
         told = self._too_much(workers, max(predicted, measured), source or "measured in the last run")
         if told is not None:
@@ -214,7 +214,7 @@ class ArrayTask(Task):
         """
         if peaks.n < min(FIRST_BLOCKS, self.layout.num_blocks) or peaks.max is None:
             return False
-        predicted = self.predicted_bytes() + WORKER_BYTES
+        predicted = self.predicted_bytes() + self._worker_bytes()
         logger.info(
             "task %r: the first %d blocks took up to %.2g GB each, worker included: %.2f times what was predicted",
             self.task_id,
@@ -227,14 +227,18 @@ class ArrayTask(Task):
             logger.warning("%s", told)
         return True
 
+    def _worker_bytes(self) -> int:
+        """Return what a worker holds besides its block, in bytes: libraries, and what it keeps of its inputs."""
+        return WORKER_BYTES + sum(plan.most_bytes for plan in self.reader.plans if plan is not None)
+
     def _too_much(self, workers: int, need: int, source: str) -> str | None:
         """Return what to say if blocks of *need* bytes, worker included, are more than there is."""
-        limit, predicted = memory_limit_bytes(), self.predicted_bytes()
+        limit, predicted, beside = memory_limit_bytes(), self.predicted_bytes(), self._worker_bytes()
         if limit is None or workers * need <= limit:
             return None
         # What the function itself needs grows with the block as well.
-        factor = max(1.0, (need - WORKER_BYTES) / max(predicted, 1))
-        shape = self._fitting(int((limit // workers - WORKER_BYTES) / factor))
+        factor = max(1.0, (need - beside) / max(predicted, 1))
+        shape = self._fitting(int((limit // workers - beside) / factor))
         cure = f"use block_shape={shape}, or fewer workers" if shape is not None else "use fewer workers"
         return (
             f"task {self.task_id!r}: blocks of {self.layout.write_shape} take about {need / 1e9:.2g} GB each "
