@@ -87,7 +87,11 @@ def by_dask(block: int, scheduler: str) -> None:
 
 
 def by_cubed(block: int) -> None:
-    """Let Cubed do it, on two processes."""
+    """Let Cubed do it, on two processes.
+
+    It refuses a plan whose blocks need more than ``allowed_mem`` before anything runs, and resumes by whole arrays. Its
+    processes are not reaped, so the kernel tells nothing of their memory.
+    """
     import cubed
 
     spec = cubed.Spec(

@@ -15,9 +15,17 @@ import workspan as ws
 from helpers.arrays import run_by_hand
 from workspan.arrays.refs import ref_of
 from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.measure.stats import Welford
 
 QUIET = {"progress": False, "summary": False}
 VALUES = np.arange(48.0).reshape(6, 8)
+
+
+def stat_of(samples):
+    """Summarise samples."""
+    found = Welford()
+    found.extend(samples)
+    return found.stat()
 
 
 def doubled(a):
@@ -232,6 +240,20 @@ class TestMemory:
         )
         assert task.predicted_bytes() == 13 * 11 * (1 + 8 + 4)
 
+    def test_what_is_kept_of_inputs_counts(self, monkeypatch):
+        """Layers of tiles are part of what a worker is said to take."""
+        monkeypatch.setattr("workspan.arrays.task.WORKER_BYTES", 100_000)
+        zarr.create_array("in.zarr", shape=(640, 640), chunks=(64, 64), dtype="f8")
+        task = ws.map_blocks(doubled, "in.zarr", out="x.zarr", max_workers=2, halo=8)
+        block = 2 * 80 * 80 * 8
+        # A tile keeps 4 layers of 8 x 64; one row of 10 tiles and 9 around a block are in use.
+        layers = 4 * 8 * 64 * 8 * (9 + 2 * 11)
+        monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 2 * (block + 100_000 + layers))
+        task.check_run(False, has_upstream=False)  # warnings are errors here
+        monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 2 * (block + 100_000 + layers) - 1)
+        with pytest.warns(UserWarning, match=r"blocks of \(64, 64\) take about"):
+            task.check_run(False, has_upstream=False)
+
     def test_a_block_that_will_not_fit_is_told_with_one_that_does(self, monkeypatch):
         """Workers times block above the limit: a warning before the run, with a shape of whole chunks that fits."""
         monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 1_000_000)
@@ -247,7 +269,22 @@ class TestMemory:
         assert shape[1] % 32 == 0
         assert 2 * (fits.predicted_bytes() * 4 + 100_000) > 1_000_000
 
-    def test_what_was_measured_counts(self, monkeypatch):
+    def test_the_first_blocks_are_held_against_the_prediction(self, monkeypatch, caplog):
+        """Blocks that take more than was predicted are told within the run, with a shape that fits, once."""
+        monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 1_000_000)
+        monkeypatch.setattr("workspan.arrays.task.WORKER_BYTES", 100_000)
+        task = ws.map_blocks(doubled, np.zeros((64, 64)), out="x.zarr", block_shape=16, max_workers=2)
+        predicted = task.predicted_bytes() + 100_000
+        with caplog.at_level("INFO", "workspan.arrays.task"):
+            assert not task.judge_memory(stat_of([predicted] * 2))
+            assert task.judge_memory(stat_of([predicted] * 3))
+            assert [record.levelname for record in caplog.records] == ["INFO"]
+            assert "1.00 times what was predicted" in caplog.text
+            assert task.judge_memory(stat_of([predicted, 600_000, predicted]))
+        assert caplog.records[-1].levelname == "WARNING"
+        assert "(measured in the first 3); 2 workers then 0.0012 GB of 0.001 GB: use block_shape=" in caplog.text
+
+    def test_what_was_measured_counts(self, monkeypatch, caplog):
         """A function that needs more than its arrays is known from the last run, and the shape goes by that."""
 
         def greedy(a):
@@ -266,7 +303,9 @@ class TestMemory:
                 max_workers=1,
             )
 
-        assert task(64).run(**QUIET)
+        with caplog.at_level("INFO", "workspan.arrays.task"):
+            assert task(64).run(**QUIET)
+        assert caplog.text.count("the first 1 blocks took up to") == 1
         measured = task(64).measured_bytes()
         assert measured > 80_000_000
         monkeypatch.setattr("workspan.arrays.task.memory_limit_bytes", lambda: 40_000_000)

@@ -297,6 +297,7 @@ class TestWithProcesses:
             resource_tracking=True,
         )
         assert task.run(**QUIET)
+        assert task.reader.plans[0] is not None  # read by tiles
         assert np.array_equal(zarr.open_array("smooth.zarr")[:], gaussian_filter(data, 1))
         steps = task.report().steps
         assert {"read", "compute", "write"} <= set(steps)

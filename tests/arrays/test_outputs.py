@@ -31,7 +31,8 @@ def count_up(block):
 
 def count_up_task(**arguments):
     """KF-19's input, 20 times: rows of 0..99 in chunks of 50, written by blocks of 25."""
-    zarr.create_array("out.zarr", shape=(20, 100), chunks=(1, 50), dtype="i8", overwrite=True)
+    if not Path("out.zarr").exists():
+        zarr.create_array("out.zarr", shape=(20, 100), chunks=(1, 50), dtype="i8")
     roi, block = ws.Roi((0, 0), (20, 100)), ws.Roi((0, 0), (1, 25))
     return ws.Task("count", roi, block, block, count_up, read_write_conflict=False, max_workers=4, **arguments)
 
@@ -295,6 +296,38 @@ class TestResume:
             TrackingError, match=r"lacks chunks .*: 1 blocks, the first is \('t', 2\), which wrote \[6:9\]"
         ):
             self.task(**how).run(engine="serial", **QUIET)
+
+    def by_hand(self, array):
+        """The same as :meth:`task` with a block function of somebody's own."""
+
+        def write(block):
+            at = block.write_roi.begin[0]
+            array[at : at + 3] = 0 if block.index == 0 else at
+
+        roi = ws.Roi((0,), (3,))
+        return ws.Task(
+            "t", ws.Roi((0,), (12,)), roi, roi, write, writes=[array], tracking_path="tracking/t",
+            read_write_conflict=False,
+        )  # fmt: skip
+
+    def test_a_chunk_that_is_gone_from_what_was_written_by_hand(self):
+        """Of an array that stores all chunks each one of a done block must be there, as for map_blocks (KF-25)."""
+        array = zarr.create_array("h.zarr", shape=(12,), chunks=(3,), dtype="f8", config={"write_empty_chunks": True})
+        assert self.by_hand(array).run(engine="serial", **QUIET)
+        assert self.by_hand(array).run(engine="serial", **QUIET)
+        Path("h.zarr/c/2").unlink()
+        with pytest.raises(TrackingError, match=r"h.zarr' lacks chunks .*: 1 blocks, the first is \('t', 2\)"):
+            self.by_hand(array).run(engine="serial", **QUIET)
+
+    def test_chunks_that_zarr_leaves_out_are_not_missed(self):
+        """By default a chunk of zeros is not stored, which is no damage; without any chunk a run warns (KF-20)."""
+        array = zarr.create_array("h.zarr", shape=(12,), chunks=(3,), dtype="f8")
+        assert self.by_hand(array).run(engine="serial", **QUIET)
+        assert sorted(path.name for path in Path("h.zarr/c").iterdir()) == ["1", "2", "3"]
+        assert self.by_hand(array).run(engine="serial", **QUIET)  # warnings are errors here
+        shutil.rmtree("h.zarr/c")
+        with pytest.warns(UserWarning, match=r"has no chunk, and 4 blocks of task 't', which write it"):
+            self.by_hand(array).run(engine="serial", **QUIET)
 
     def test_a_missing_chunk_of_a_block_that_is_not_done(self):
         """What was never done may be missing: only done blocks are asked for their chunks."""

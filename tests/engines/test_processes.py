@@ -395,6 +395,7 @@ class TestWrongDeeds:
         def forge(block):
             from workspan.engines import wire, worker
 
+            gc.unfreeze()  # what a worker starts with is out of its sight
             (connection,) = [o for o in gc.get_objects() if type(o) is worker.Connection]
             connection.send(wire.Result(index, True))
             time.sleep(60)
@@ -416,6 +417,7 @@ class TestWrongDeeds:
         def talk(block):
             from workspan.engines import wire, worker
 
+            gc.unfreeze()  # what a worker starts with is out of its sight
             (connection,) = [o for o in gc.get_objects() if type(o) is worker.Connection]
             connection.send(getattr(wire, name)())
             time.sleep(60)

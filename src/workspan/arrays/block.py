@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workspan.arrays.edges import clipped, read_box, slices
+from workspan.arrays.tiles import Tiles
 from workspan.errors import ConfigurationError
 from workspan.measure.sections import section
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from workspan.arrays.refs import Ref
+    from workspan.arrays.tiles import TilePlan
     from workspan.grid import Block
     from workspan.grid.layout import Box
 
@@ -39,6 +41,8 @@ class BlockReader:
         self.inputs = tuple(inputs)
         self.mode, self.fill = mode, fill
         self.takes_block = takes_block(func)
+        self.plans: tuple[TilePlan | None, ...] = ()
+        """For each input how it is read by tiles; those without a plan, and all if it is empty, are not."""
         self._arrays: tuple[Any, ...] | None = None
 
     def forget(self) -> None:
@@ -54,7 +58,9 @@ class BlockReader:
 
     def open(self) -> tuple[Any, ...]:
         """Open what a block needs."""
-        return tuple(ref.open() for ref in self.inputs)
+        plans = self.plans or (None,) * len(self.inputs)
+        opened = [(ref.open(), plan) for ref, plan in zip(self.inputs, plans, strict=True)]
+        return tuple(array if plan is None else Tiles(array, plan) for array, plan in opened)
 
     def compute(self, block: Block) -> Any:
         """Read what *block* reads, and return what the function makes of it."""

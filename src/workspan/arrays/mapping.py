@@ -10,12 +10,12 @@ import numpy as np
 
 from workspan.arrays.block import BlockMapper
 from workspan.arrays.image import LEVEL
-from workspan.arrays.outputs import PlannedRef, check_chunks, check_same, remember, remembered
+from workspan.arrays.outputs import PlannedRef, check_same, remember, remembered
 from workspan.arrays.refs import Ref, ZarrRef, in_world_units, ref_of
 from workspan.arrays.shapes import check_whole_voxels, per_axis
 from workspan.arrays.task import ArrayTask, Cut
 from workspan.errors import ConfigurationError, UsageTypeError
-from workspan.run.writes import check_shared, kept_apart
+from workspan.run.writes import check_shared, check_stored, kept_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -188,6 +188,7 @@ class MapTask(ArrayTask):
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
         """Refuse an output that is in the way, or is not what the blocks done before were written to."""
+        super().check_outputs(done, fresh=fresh)
         self._to_make = []
         self._tracking = self.resolved_tracking_path() if done is not None else None
         before = [] if fresh or self._tracking is None else remembered(self._tracking)
@@ -204,7 +205,7 @@ class MapTask(ArrayTask):
             elif resumed:
                 check_same(self.task_id, ref, known.get(ref.identity), ref.open())
             if resumed and isinstance(ref, ZarrRef):
-                check_chunks(self.task_id, self.layout, done, ref)
+                check_stored(self.task_id, self.layout, done, ref.target(), ref.open())
 
     @staticmethod
     def _there(ref: PlannedRef) -> Any:

@@ -11,11 +11,9 @@ that was killed before its first block goes on with the output that it made, and
 from __future__ import annotations
 
 import json
-import operator
 import os
 import re
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +22,10 @@ import numpy as np
 from workspan.arrays.image import LEVEL
 from workspan.arrays.refs import Ref, ZarrRef
 from workspan.errors import ConfigurationError, TrackingError
-from workspan.grid import Block
 from workspan.store.lock import beside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from workspan.grid.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,72 +172,6 @@ def check_same(task_id: str, ref: Ref, before: dict[str, Any] | None, array: Any
                 f"{ref.name} was made with {key} {wanted}, and {key} {now[key]} was asked for now: use the former, "
                 f"another output and tracking folder, or call reset() of task {task_id!r}"
             )
-
-
-def check_chunks(task_id: str, layout: Layout, done: NDArray[Any], ref: ZarrRef) -> None:
-    """Refuse an output of which a chunk is missing that a done block wrote (KF-20, KF-25).
-
-    Parameters
-    ----------
-    task_id
-        For messages.
-    layout
-        The blocks.
-    done
-        Which of them are done, in the shape of the mask grid.
-    ref
-        The output.
-
-    Raises
-    ------
-    TrackingError
-        Naming a chunk and its block.
-    """
-    size = ref.shards or ref.chunks
-    assert size is not None
-    counts = tuple(-(-n // s) for n, s in zip(ref.shape, size, strict=True))
-    stored = stored_chunks(ref)
-    known = {cell for cell in stored if len(cell) == len(counts) and all(map(operator.lt, cell, counts))}
-    if len(known) == prod(counts):
-        return
-    missing = np.ones(counts, np.int32)
-    if known:
-        missing[tuple(np.array(sorted(known)).T)] = 0
-    # Missing chunks per block, one axis after the other: sums up to an end less sums up to a begin.
-    sums = missing
-    for axis, count in enumerate(counts):
-        begin = layout.covered[0][axis] + np.arange(layout.counts[axis]) * layout.write_shape[axis]
-        end = np.minimum(begin + layout.write_shape[axis], layout.covered[1][axis])
-        first = ((begin - ref.offset[axis]) // ref.voxel_size[axis] // size[axis]).clip(0, count)
-        last = (-((ref.offset[axis] - end) // ref.voxel_size[axis] // size[axis])).clip(first, count)
-        sums = np.insert(sums.cumsum(axis=axis), 0, 0, axis=axis)
-        sums = sums.take(last, axis=axis) - sums.take(first, axis=axis)
-    bad = np.flatnonzero((sums > 0) & (done != 0))
-    if len(bad):
-        block = Block.at(layout, int(bad[0]), task_id)
-        raise TrackingError(
-            f"{ref.name} lacks chunks although their blocks are recorded as done: {len(bad)} blocks, the first is "
-            f"{block.block_id}, which wrote {block.write_roi}. Somebody removed them: call reset() of task "
-            f"{task_id!r} to do everything again, or give the chunks back"
-        )
-
-
-def stored_chunks(ref: ZarrRef) -> list[tuple[int, ...]]:
-    """List the grid positions of the chunks (or shards) that are stored."""
-    from zarr.core.sync import sync
-
-    array = ref.open()
-    prefix = f"{array.path}/" if array.path else ""
-
-    async def keys() -> list[str]:
-        return [key async for key in array.store.list_prefix(prefix)]
-
-    out = []
-    for key in sync(keys()):
-        name = key.removeprefix(prefix)
-        if re.fullmatch(r"(c[/.])?\d+([/.]\d+)*", name):
-            out.append(tuple(map(int, re.findall(r"\d+", name))))
-    return out
 
 
 def _listed(values: Any) -> list[int] | None:

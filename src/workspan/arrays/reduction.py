@@ -121,6 +121,7 @@ class ReduceTask(ArrayTask):
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
         """Refuse to go on where values of done blocks are missing."""
+        super().check_outputs(done, fresh=fresh)
         tracking = self.resolved_tracking_path() if done is not None else None
         self._is_kept = tracking is not None
         if tracking is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.arrays.edges import MODES
 from workspan.arrays.refs import MOST_VALUE_BYTES, Ref, in_world_units, ref_of, value_bytes
 from workspan.arrays.shapes import block_bytes, check_inputs, check_whole_voxels, halo_of, per_axis, region_of
+from workspan.arrays.tiles import KEPT_BYTES, plan_tiles
 from workspan.engines.memory import MemoryWatch
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.report.task import TaskReport
@@ -26,10 +28,17 @@ if TYPE_CHECKING:
 
     from workspan.arrays.block import BlockReader
     from workspan.arrays.shapes import Halo
+    from workspan.arrays.tiles import TilePlan
     from workspan.grid.layout import Box, Ints
+    from workspan.measure.stats import Stat
 
 WORKER_BYTES = 150_000_000
 """What a worker needs besides its block: the interpreter, NumPy and Zarr."""
+
+FIRST_BLOCKS = 3
+"""So many blocks tell what one takes."""
+
+logger = logging.getLogger(__name__)
 
 UNITS = ("voxels", "world")
 
@@ -127,9 +136,9 @@ class ArrayTask(Task):
         self.reader = reader
         self.upstream_tasks += [task for task in cut.upstream if task not in self.upstream_tasks]
 
-    def check_run(self, in_process: bool) -> None:
+    def check_run(self, in_process: bool, *, has_upstream: bool = True) -> None:
         """Refuse arrays that workers cannot reach, and warn of blocks that will not fit into memory."""
-        super().check_run(in_process)
+        super().check_run(in_process, has_upstream=has_upstream)
         for ref in self.inputs:
             if value_bytes(ref) > MOST_VALUE_BYTES and not in_process:
                 raise ConfigurationError(
@@ -141,7 +150,26 @@ class ArrayTask(Task):
         for ref in self.outputs:
             if ref.is_private and not in_process:
                 raise self._private(ref, "write to")
+        # What is kept of an input must not change meanwhile, and goes when a worker ends.
+        self.reader.plans = () if in_process or has_upstream else tuple(map(self._tiles, self.inputs))
         self._check_memory(1 if in_process else self.max_workers)
+
+    def _tiles(self, ref: Ref) -> TilePlan | None:
+        """Decide how an input is read."""
+        if ref.chunks is None or not any(map(any, self.halo)):
+            return None
+        layout, voxel = self.layout, ref.voxel_size
+        if any(s % v for s, v in zip(layout.write_shape, voxel, strict=True)):
+            return None
+        return plan_tiles(
+            ref.shape,
+            ref.chunks,
+            ref.dtype.itemsize,
+            origin=ref.voxels(layout.covered)[0],
+            size=tuple(s // v for s, v in zip(layout.write_shape, voxel, strict=True)),
+            halo=tuple((low // v, high // v) for (low, high), v in zip(self.halo, voxel, strict=True)),
+            most_bytes=KEPT_BYTES // len(self.inputs),
+        )
 
     def _private(self, ref: Ref, doing: str) -> ConfigurationError:
         return ConfigurationError(
@@ -165,23 +193,56 @@ class ArrayTask(Task):
         return None if peak is None or peak.max is None else int(peak.max)
 
     def _check_memory(self, workers: int) -> None:
-        limit = memory_limit_bytes()
-        predicted, measured = self.predicted_bytes(), self.measured_bytes()
-        need = max(predicted + WORKER_BYTES, measured or 0)
-        if limit is None or workers * need <= limit:
-            return
-        # What the function itself needs grows with the block as well.
-        factor = max(1.0, (need - WORKER_BYTES) / max(predicted, 1))
-        shape = self._fitting(int((limit // workers - WORKER_BYTES) / factor))
-        cure = f"use block_shape={shape}, or fewer workers" if shape is not None else "use fewer workers"
-        source = (
-            "inputs and outputs with their halo, and the worker" if need != measured else "measured in the last run"
+        predicted, measured = self.predicted_bytes() + self._worker_bytes(), self.measured_bytes() or 0
+        source = "inputs and outputs with their halo, and the worker" if predicted >= measured else ""
+        told = self._too_much(workers, max(predicted, measured), source or "measured in the last run")
+        if told is not None:
+            warnings.warn(told, UserWarning, stacklevel=2)
+
+    def judge_memory(self, peaks: Stat) -> bool:
+        """Hold what the first blocks took against the prediction and the limit; log it, once a run.
+
+        Parameters
+        ----------
+        peaks
+            Peaks of workers in the blocks so far, in bytes.
+
+        Returns
+        -------
+        bool
+            There were enough.
+        """
+        if peaks.n < min(FIRST_BLOCKS, self.layout.num_blocks) or peaks.max is None:
+            return False
+        predicted = self.predicted_bytes() + self._worker_bytes()
+        logger.info(
+            "task %r: the first %d blocks took up to %.2g GB each, worker included: %.2f times what was predicted",
+            self.task_id,
+            peaks.n,
+            peaks.max / 1e9,
+            peaks.max / predicted,
         )
-        warnings.warn(
+        told = self._too_much(self.max_workers, int(peaks.max), f"measured in the first {peaks.n}")
+        if told is not None:
+            logger.warning("%s", told)
+        return True
+
+    def _worker_bytes(self) -> int:
+        """Return what a worker holds besides its block, in bytes: libraries, and what it keeps of its inputs."""
+        return WORKER_BYTES + sum(plan.most_bytes for plan in self.reader.plans if plan is not None)
+
+    def _too_much(self, workers: int, need: int, source: str) -> str | None:
+        """Return what to say if blocks of *need* bytes, worker included, are more than there is."""
+        limit, predicted, beside = memory_limit_bytes(), self.predicted_bytes(), self._worker_bytes()
+        if limit is None or workers * need <= limit:
+            return None
+        # What the function itself needs grows with the block as well.
+        factor = max(1.0, (need - beside) / max(predicted, 1))
+        shape = self._fitting(int((limit // workers - beside) / factor))
+        cure = f"use block_shape={shape}, or fewer workers" if shape is not None else "use fewer workers"
+        return (
             f"task {self.task_id!r}: blocks of {self.layout.write_shape} take about {need / 1e9:.2g} GB each "
-            f"({source}); {workers} workers then {workers * need / 1e9:.2g} GB of {limit / 1e9:.2g} GB: {cure}",
-            UserWarning,
-            stacklevel=2,
+            f"({source}); {workers} workers then {workers * need / 1e9:.2g} GB of {limit / 1e9:.2g} GB: {cure}"
         )
 
     def _fitting(self, room: int) -> Ints | None:

@@ -7,6 +7,7 @@ of the connection does it in any case.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -75,6 +76,8 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
             log(f"worker {worker} of task {settings['task_id']!r} cannot start\n{text}")
             connection.send(Broken(text))
             return EXIT_BROKEN
+        # The libraries stay until the end: nobody need look among them for garbage again, at the end least of all.
+        gc.freeze()
         connection.send(Started())
         if settings["kind"] == "worker":
             return _call(connection, function, settings)

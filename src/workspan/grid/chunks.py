@@ -6,11 +6,18 @@ share a chunk iff the border between them is not a border of chunks.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
     from workspan.grid.layout import Ints, Layout
 
 
@@ -59,6 +66,53 @@ def blocks_apart(layout: Layout, chunks: ChunkGrid) -> Ints:
         last = layout.covered[0][axis] + step - 1 - chunks.origin[axis]
         out.append(min(count - 1, (size - 2 - last % gcd(step, size)) // step + 1))
     return tuple(out)
+
+
+def blocks_lacking(
+    layout: Layout, chunks: ChunkGrid, counts: Ints, stored: Iterable[Sequence[int]]
+) -> NDArray[np.bool_] | None:
+    """Tell which blocks have chunks that are not stored.
+
+    Parameters
+    ----------
+    layout
+        The blocks.
+    chunks
+        The chunks that they write.
+    counts
+        Chunks per axis.
+    stored
+        Grid positions of the chunks that there are; others than those in the grid do not count.
+
+    Returns
+    -------
+    ndarray of bool, shape ``layout.counts``, or None
+        ``None``: every chunk is stored.
+
+    Examples
+    --------
+    >>> from workspan.grid import Layout
+    >>> layout = Layout((0,), (100,), (0,), (25,), (0,), (25,))
+    >>> blocks_lacking(layout, ChunkGrid((0,), (50,)), (2,), [(1,)]).tolist()
+    [True, True, False, False]
+    """
+    known = {tuple(cell) for cell in stored if len(cell) == len(counts) and all(map(operator.lt, cell, counts))}
+    if len(known) == prod(counts):
+        return None
+    missing = np.ones(counts, np.int32)
+    if known:
+        missing[tuple(np.array(sorted(known)).T)] = 0
+    # Missing chunks per block, one axis after the other: sums up to an end less sums up to a begin.
+    sums = missing
+    for axis, count in enumerate(counts):
+        origin, size = chunks.origin[axis], chunks.size[axis]
+        begin = layout.covered[0][axis] + np.arange(layout.counts[axis]) * layout.write_shape[axis]
+        end = np.minimum(begin + layout.write_shape[axis], layout.covered[1][axis])
+        first = ((begin - origin) // size).clip(0, count)
+        last = (-((origin - end) // size)).clip(first, count)
+        sums = np.insert(sums.cumsum(axis=axis), 0, 0, axis=axis)
+        sums = sums.take(last, axis=axis) - sums.take(first, axis=axis)
+    return sums > 0
 
 
 def fitting_shapes(layout: Layout, chunks: ChunkGrid) -> list[Ints]:

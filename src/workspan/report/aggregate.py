@@ -88,6 +88,11 @@ class TaskAggregate:
         """What takes in a measured block, in the order in which :meth:`done` gives the samples."""
         self._steps: dict[str, _StepFold] = {}
 
+    @property
+    def peak_rss(self) -> Stat:
+        """Peaks of the blocks so far, in bytes."""
+        return self._peak_rss.stat()
+
     def done(
         self,
         elapsed_seconds: float,

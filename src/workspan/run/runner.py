@@ -142,7 +142,8 @@ def execute(
     pipeline = Pipeline.of(pipeline)
     spec = pipeline.spec()
     for task in pipeline.tasks:
-        task.check_run(in_process=engine is None or not engine.has_workers)
+        has_upstream = any(down is task for _, down in pipeline.edges)
+        task.check_run(engine is None or not engine.has_workers, has_upstream=has_upstream)
     check_between(pipeline.tasks, pipeline.edges)
     tasks = {task.task_id: task for task in pipeline.tasks}
     _check_runnable(spec, tasks, engine, resources)
@@ -184,12 +185,24 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
                 logger.error("while the run ended: %s", error)
             errors.append(error)
 
+    # Tasks that can tell from their first blocks whether the memory will do.
+    judges = [
+        (judge, book.aggregate)
+        for task, book in zip(session.tasks, session.record.books, strict=True)
+        if task.resource_tracking and (judge := getattr(task, "judge_memory", None)) is not None
+    ]
+
+    def update() -> None:
+        display.update()
+        if judges:
+            judges[:] = [(judge, aggregate) for judge, aggregate in judges if not judge(aggregate.peak_rss)]
+
     def drive() -> None:
         display.start()
         if engine is None:
             session.drive_inline(display.update)
         else:
-            session.drive(engine, display.update, resources=resources)
+            session.drive(engine, update if engine.has_workers else display.update, resources=resources)
 
     attempt(drive)
     if errors:

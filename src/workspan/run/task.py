@@ -22,7 +22,7 @@ from workspan.errors import (
 from workspan.grid import Block, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
 from workspan.run.functions import Kind, function_kind
-from workspan.run.writes import ON_SHARED_CHUNK, check_shared, kept_apart, target_of
+from workspan.run.writes import ON_SHARED_CHUNK, check_hand_written, check_shared, kept_apart, target_of
 from workspan.schedule.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -363,20 +363,20 @@ class Task:
         """Return the arrays that the blocks write, as far as that was told (``writes``)."""
         return [target_of(array, self.task_id) for array in self._writes]
 
-    def check_run(self, in_process: bool) -> None:
-        """Refuse what could lose data, before anything is opened; *in_process*: no worker processes."""
+    def check_run(self, in_process: bool, *, has_upstream: bool = True) -> None:
+        """Refuse what could lose data, before anything is opened.
+
+        *in_process*: no worker processes. *has_upstream*: tasks run before it, which may write what it reads.
+        """
         check_shared(self.task_id, self.layout, self.targets())
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
-        """Look at what an earlier run has left; the store is locked.
+        """Look at what an earlier run has left, and refuse it if the chunks of done blocks are gone.
 
-        Parameters
-        ----------
-        done
-            Done flags in the shape of the mask grid; ``None`` without a store.
-        fresh
-            The store was made by this run.
+        *done*: flags in the shape of the mask grid; ``None`` without a store. *fresh*: this run made the store.
         """
+        if done is not None and done.any():
+            check_hand_written(self.task_id, self.layout, done, self._writes)
 
     def make_outputs(self) -> None:
         """Make what the blocks write into, right before the run; the outputs of all its tasks are checked."""

@@ -7,14 +7,21 @@ workers that do so at the same time keep the half of one of them only.
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workspan.errors import ConfigurationError, UsageTypeError
-from workspan.grid.chunks import ChunkGrid, blocks_apart, fitting_shapes, shared_axes
+import numpy as np
+
+from workspan.errors import ConfigurationError, TrackingError, UsageTypeError
+from workspan.grid import Block
+from workspan.grid.chunks import ChunkGrid, blocks_apart, blocks_lacking, fitting_shapes, shared_axes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from workspan.grid.layout import Box, Ints, Layout
     from workspan.run.task import Task
@@ -148,6 +155,95 @@ def check_shared(task_id: str, layout: Layout, targets: Iterable[Target]) -> Non
             f"of them wrote would be lost. Use blocks of {shapes}{begins}, or chunks that divide the blocks, or "
             "on_shared_chunk='order', which keeps such blocks apart in time"
         )
+
+
+def check_stored(task_id: str, layout: Layout, done: NDArray[Any], target: Target, array: Any) -> None:
+    """Refuse a Zarr array of which a chunk is missing that a done block wrote (KF-20, KF-25).
+
+    Parameters
+    ----------
+    task_id
+        For messages.
+    layout
+        The blocks.
+    done
+        Which of them are done, in the shape of the mask grid.
+    target
+        What they write.
+    array
+        The opened array; its writers store chunks of fill values, too.
+
+    Raises
+    ------
+    TrackingError
+        Naming a block.
+    """
+    chunks, size = target.chunks, target.chunk
+    assert chunks is not None
+    assert size is not None
+    counts = tuple(-(-n // s) for n, s in zip(array.shape, size, strict=True))
+    lacking = blocks_lacking(layout, chunks, counts, stored_chunks(array))
+    bad = [] if lacking is None else np.flatnonzero(lacking & (done != 0)).tolist()
+    if bad:
+        block = Block.at(layout, bad[0], task_id)
+        raise TrackingError(
+            f"{target.name} lacks chunks although their blocks are recorded as done: {len(bad)} blocks, the first is "
+            f"{block.block_id}, which wrote {block.write_roi}. Somebody removed them: call reset() of task "
+            f"{task_id!r} to do everything again, or give the chunks back"
+        )
+
+
+def check_hand_written(task_id: str, layout: Layout, done: NDArray[Any], arrays: Iterable[Any]) -> None:
+    """Look for the chunks of done blocks in what a block function of somebody else writes (``writes``).
+
+    Zarr leaves chunks of fill values out unless it is told otherwise, so a missing chunk proves nothing by itself: only
+    arrays that were opened with ``write_empty_chunks`` are looked at chunk by chunk. Of others there must be a chunk
+    at all, or people are warned.
+
+    Raises
+    ------
+    TrackingError
+        As :func:`check_stored`.
+    """
+    for array in arrays:
+        target = target_of(array, task_id)
+        if isinstance(array, (str, os.PathLike)):
+            import zarr
+
+            array = zarr.open_array(os.fspath(array), mode="r")
+        if target.chunk is None or not _is_zarr(array):
+            continue
+        if getattr(array.config, "write_empty_chunks", False):
+            check_stored(task_id, layout, done, target, array)
+        elif not stored_chunks(array):
+            warnings.warn(
+                f"{target.name} has no chunk, and {int((done != 0).sum())} blocks of task {task_id!r}, which write it, "
+                "are recorded as done and will be skipped: if they wrote more than fill values, call its reset(). Of "
+                "an array that was opened with config={'write_empty_chunks': True} every chunk is looked for",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def _is_zarr(array: Any) -> bool:
+    return type(array).__module__.startswith("zarr.")
+
+
+def stored_chunks(array: Any) -> list[tuple[int, ...]]:
+    """List the grid positions of the chunks (or shards) of a Zarr array that are stored."""
+    from zarr.core.sync import sync
+
+    prefix = f"{array.path}/" if array.path else ""
+
+    async def keys() -> list[str]:
+        return [key async for key in array.store.list_prefix(prefix)]
+
+    out = []
+    for key in sync(keys()):
+        name = key.removeprefix(prefix)
+        if re.fullmatch(r"(c[/.])?\d+([/.]\d+)*", name):
+            out.append(tuple(map(int, re.findall(r"\d+", name))))
+    return out
 
 
 def check_between(tasks: Sequence[Task], edges: Iterable[tuple[Task, Task]]) -> None:
