@@ -116,7 +116,7 @@ class TransformClock:
             self.overhead_ns(self._timers, name)
             self._steps = listed
             windows = self._windows = Windows([self._timers.Cell() for _ in listed], now, cpu=self._cpu and not awaited)
-            self._before = [Reading(0, 0, 0, 0, 0, 0, 0)] * len(listed)
+            self._before = [Reading(0, 0, 0, 0, 0, 0, 0, 0)] * len(listed)
             self._start = self._anchor(now)
         if awaited:
             return self._awaited(windows, listed, items)
@@ -182,7 +182,10 @@ class TransformClock:
             nested = _ns(span.inclusive - span.apart, scale)
             cpu = max(0, span.cpu - cpu_nested)
             cpu_nested = span.cpu - span.cpu_apart
-            busy = _ns(span.unwatched, scale) + cpu if cell.overlapped and cell.watched else None
+            busy = None
+            if cell.overlapped:  # it computed, or nothing was on its way that it could have waited for
+                computed = _ns(span.unwatched, scale) + cpu if cell.watched else 0
+                busy = min(own, max(computed, own - _ns(max(0, span.beside), scale)))
             steps.append(
                 StepTimes(
                     step,
@@ -193,7 +196,7 @@ class TransformClock:
                     _latency(cell.harvest(), scale),
                     cpu if windows.cpu else None,
                     cell.overlapped,
-                    None if busy is None else min(busy, own),
+                    busy,
                 )
             )
         pulls = sum(span.pulls for span in spans)

@@ -68,7 +68,10 @@ class StepTimes:
     overlapped: bool = False
     """Whether it had the step before pulled by another thread or task, so that both ran at once."""
     busy_ns: int | None = None
-    """Of an overlapped step: the part of its time in which its own thread computed, in ns; else ``None``."""
+    """Of an overlapped step: the part of its time in which it surely was at work itself, in ns; else ``None``.
+
+    That is when its own thread computed, and when none of its upstream was being pulled, whatever it did then.
+    """
 
     @property
     def self_s(self) -> float:
@@ -82,12 +85,12 @@ class StepTimes:
 
     @property
     def busy_s(self) -> float | None:
-        """Of an overlapped step: the part of its time in which its own thread computed, in seconds."""
+        """Of an overlapped step: the part of its time in which it surely was at work itself, in seconds."""
         return None if self.busy_ns is None else self.busy_ns / 1e9
 
     @property
     def blocked_s(self) -> float | None:
-        """Of an overlapped step: the part of its time in which its own thread waited, in seconds."""
+        """Of an overlapped step: the rest of its time, in which it waited while upstream was at work, in seconds."""
         return None if self.busy_ns is None else (self.self_ns - self.busy_ns) / 1e9
 
     def __add__(self, other: StepTimes) -> StepTimes:
