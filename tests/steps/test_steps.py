@@ -137,6 +137,17 @@ class TestTables:
         ]
         assert ran == []
 
+    def test_explain_says_why_stages_are_folded(self, monkeypatch):
+        """Without the native timer stages of rows are folded, and the table says so, after pickling too (M98, D7)."""
+        monkeypatch.setattr(timers, "NATIVE", False)
+        made = stage(0, iter)
+        for chain in (folded := Chain(made, rows=[0]), pickle.loads(pickle.dumps(Chain([step(identity)], rows=[0])))):
+            assert "without the native timer" in chain.explain()
+        assert len(folded.steps) == 1
+        for chain in (Chain(made, rows=[]), Chain(made, rows=[0], timing="stages"), Chain(made, timing="phases")):
+            assert "native" not in chain.explain()
+        assert Chain(made, timing="off").explain().endswith("timing is off")
+
     def test_long_labels_are_cut_for_display_only(self):
         """The record keeps the whole label (M44)."""
         made = step(iter, label="x" * 100)

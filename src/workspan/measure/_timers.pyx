@@ -64,7 +64,8 @@ cdef extern from *:
         long long recent[64];
         long long weighed;
         /* For how many windows each length stands, since the cell was made. Page 0 has the lengths below 512 ticks one
-           by one, page p > 0 the 512 parts of [2 ** (p + 8), 2 ** (p + 9)). Pages are made when they are needed. */
+           by one, page p > 0 the 512 parts of [2 ** (p + 8), 2 ** (p + 9)), so that none is off by more than 0.2 %.
+           Pages are made when they are needed. */
         unsigned long long *pages[56];
         unsigned long long *harvested[56];
     } workspan_cell;
@@ -299,7 +300,7 @@ cdef class Cell:
         cdef int page, place, level = 0
         cdef unsigned long long *counts
         cdef unsigned long long *before
-        cdef long long count, passed = 0, done = 0, value
+        cdef long long count, passed = 0, done = 0, value, part
         cdef list samples = []
         while n >> level > 1024:
             level += 1
@@ -318,9 +319,10 @@ cdef class Cell:
                 # The windows from `done` on that the next sample stands for: it is their middle one.
                 while level >= 0 and done + (1LL << level >> 1) < passed:
                     value = place
-                    if page:  # in the part as far as among its windows
-                        value = (512 + place) << (page - 1)
-                        value += <long long>((1LL << (page - 1)) * ((done - passed + count + 0.5) / count))
+                    if page:  # as far in the part, less what is beyond the least and the greatest, as among its windows
+                        value = max((512LL + place) << (page - 1), low)
+                        part = min((513LL + place) << (page - 1), high + 1) - value
+                        value += <long long>(part * ((done + (1LL << level >> 1) - passed + count + 0.5) / count))
                     samples.append(min(max(value, low), high))
                     done += 1LL << level
                     while level >= 0 and done + (1LL << level) > n:

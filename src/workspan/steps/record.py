@@ -13,7 +13,7 @@ from workspan.measure.sketch import Sketch
 from workspan.steps.step import Phase, Step, describe, grid, short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["ChainTimes", "Latency", "StepTimes"]
 
@@ -73,6 +73,11 @@ class StepTimes:
     That is when its own thread computed, and when none of its upstream was being pulled, whatever it did then.
     """
 
+    rows: int | None = None
+    """Rows of the items that came out of it; ``None``: not measured, or no item has had rows so far."""
+    nbytes: int | None = None
+    """Bytes of the items that came out of it; ``None``: not measured, or no item has had bytes so far."""
+
     @property
     def self_s(self) -> float:
         """Time in its own work, in seconds."""
@@ -104,6 +109,8 @@ class StepTimes:
             _sum(self.cpu_ns, other.cpu_ns),
             self.overlapped or other.overlapped,
             _sum(self.busy_ns, other.busy_ns),
+            _sum(self.rows, other.rows),
+            _sum(self.nbytes, other.nbytes),
         )
 
 
@@ -219,7 +226,8 @@ class ChainTimes:
         if not self.steps:
             return "no step was timed"
         total = sum(times.self_ns for times in self.steps) or 1
-        rows = [("#", "stage", "phase", "code", "step", "self", "share", "items", "p50", "p99")]
+        more = [name for name, shown in _MORE.items() if any(shown(times) != "-" for times in self.steps)]
+        rows = [("#", "stage", "phase", "code", "step", "self", "share", "items", *more, "p50", "p99")]
         for index, times in enumerate(self.steps):
             mark = " (overlapped)" if times.overlapped else ""
             rows.append(
@@ -230,11 +238,13 @@ class ChainTimes:
                     duration(times.self_s),
                     f"{100 * times.self_ns / total:.0f} %",
                     str(times.items),
+                    *(_MORE[name](times) for name in more),
                     duration(times.latency.p50_s),
                     duration(times.latency.p99_s),
                 )
             )
-        lines = [grid(rows, right=(0, 1, 5, 6, 7, 8, 9)), f"transform time {duration(self.total_s)}"]
+        right = (0, 1, *range(5, len(rows[0])))
+        lines = [grid(rows, right=right), f"transform time {duration(self.total_s)}"]
         parts = [("input prep", self.input_prep_s), ("function body", self.function_body_s)]
         parts += [("output build", self.output_build_s), ("unsplit", self.unsplit_s or None)]
         parts += [("user functions", self.user_s), ("input fetch", self.input_fetch_s or None)]
@@ -242,7 +252,10 @@ class ChainTimes:
         if self.clamped_s:
             lines.append(f"  {'clamped':<15}{duration(self.clamped_s)}")
         if self.overhead_s:
-            lines.append(f"  {'timers':<15}{duration(self.overhead_s)}, estimated, in the times above")
+            told = f"  {'timers':<15}{duration(self.overhead_s)}, estimated, in the times above"
+            if self.overhead_s * 1e9 > _MUCH * total:
+                told += f': {100e9 * self.overhead_s / total:.0f} %; timing="stages" or "total" costs less'
+            lines.append(told)
         return "\n".join(lines)
 
     def __add__(self, other: ChainTimes) -> ChainTimes:
@@ -272,6 +285,29 @@ class ChainTimes:
         if not self.steps:
             return None
         return sum(times.self_ns for times in chosen) / 1e9
+
+
+_MUCH = 0.02  # share of the timers in all times from which on it is said how to lower it
+
+_MORE: dict[str, Callable[[StepTimes], str]] = {
+    "busy": lambda times: duration(times.busy_s),
+    "blocked": lambda times: duration(times.blocked_s),
+    "cpu": lambda times: duration(times.cpu_s),
+    "rows": lambda times: "-" if times.rows is None else str(times.rows),
+    "bytes": lambda times: size(times.nbytes),
+}
+
+
+def size(nbytes: int | None) -> str:
+    """Return a number of bytes as text, scaled by 1024."""
+    if nbytes is None:
+        return "-"
+    number = float(nbytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1023.95:
+            return f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TB"
 
 
 def duration(seconds: float | None) -> str:
