@@ -127,6 +127,19 @@ def test_a_setup_failure_comes_from_each_pull():
     assert calls == [1]
 
 
+def test_synchronous_and_asynchronous_do_not_mix():
+    """A step that makes the wrong kind of iterable is named, in both directions (M22)."""
+
+    async def main() -> None:
+        running = TransformClock().chain(steps(lambda items: [1]), numbers(1))
+        with pytest.raises(UsageTypeError, match="'f0 body', made list of its input, which is not asynchronous"):
+            await running.__anext__()
+
+    asyncio.run(main())
+    with pytest.raises(UsageTypeError, match=r"made async_generator .* give the chain an asynchronous input"):
+        next(TransformClock().chain(steps(working(Clock(), 1)), [1]))
+
+
 def test_the_end_is_sticky():
     """After the end the iterator below is not asked again (M24)."""
     asked = []

@@ -223,9 +223,35 @@ class TestMore:
                 pickle.dumps(thing)
 
     @pytest.mark.parametrize(
-        ("chain", "items", "message"), [([1], [], "made of steps, not of int"), ([], 5, "which int")]
+        ("chain", "items", "message"),
+        [
+            ([1], [], "made of steps, not of int: 1"),
+            (5, [], "several steps, not of one int: 5"),
+            (step(iter), [], "not of one Step; put it in a list"),
+            ([], 5, "which int is not"),
+        ],
     )
     def test_wrong_arguments_are_refused(self, transform_clock, chain, items, message):
         """What is no step, and an input that cannot be iterated, are refused at once with their type."""
         with pytest.raises(UsageTypeError, match=message):
             transform_clock().chain(chain, items)
+
+    def test_a_wrong_clock_is_refused(self, transform_clock):
+        """A clock is called."""
+        with pytest.raises(UsageTypeError, match="clock=5: it is called"):
+            transform_clock(clock=5)
+
+    @pytest.mark.parametrize("sizes", [False, True])
+    @pytest.mark.parametrize(
+        ("made", "message"),
+        [
+            (None, "step 1, 'f1 body', made NoneType of its input, which is not iterable; does its apply return"),
+            (7, "made int of its input, which is not iterable$"),
+        ],
+    )
+    def test_an_apply_that_makes_no_iterable_is_named(self, transform_clock, made, message, sizes):
+        """The first pull says which step it is and what it made, and so does each later one (M22, M23)."""
+        running = transform_clock(sizes=sizes).chain(steps(iter, lambda items: made), [1])
+        for _ in range(2):
+            with pytest.raises(UsageTypeError, match=message):
+                next(running)

@@ -115,6 +115,15 @@ class TestRewrites:
         with pytest.raises(ConfigurationError, match=r"timing='fast'.*phases"):
             rewrite([], "fast")  # type: ignore[arg-type]
 
+    def test_what_is_no_list_of_steps_is_refused(self):
+        """A chain is checked when it is made, with the value in the message."""
+        for made, message in ((step(iter), "put it in a list"), ([1], "not of int: 1"), (None, "not of one NoneType")):
+            with pytest.raises(UsageTypeError, match=message):
+                Chain(made)  # type: ignore[arg-type]
+        with pytest.raises(UsageTypeError, match=r"rows=1: .* rows=\[0\]"):
+            Chain([], rows=1)  # type: ignore[arg-type]
+        assert repr(Chain(stage(0))) == "Chain(Map(f0) input prep -> Map(f0) body -> Map(f0) output build)"
+
     def test_identity_steps_can_be_dropped(self):
         """What does nothing needs no timer (D51)."""
         assert [s.label for s in without_identities([*stage(0, iter), *stage(1, iter)])] == [

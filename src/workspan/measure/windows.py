@@ -19,8 +19,9 @@ from _thread import get_ident
 from contextlib import suppress
 from threading import RLock
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+from workspan.errors import UsageTypeError
 from workspan.measure import ticks
 from workspan.measure.sketch import Sketch
 
@@ -126,20 +127,36 @@ class Windows:
         Clock of the windows, in ticks.
     cpu
         Whether to take CPU time of every step.
+    labels
+        Names of the steps, for errors.
     """
 
-    __slots__ = ("_beside", "_lock", "_pullers", "_since", "cells", "cpu", "now")
+    __slots__ = ("_beside", "_lock", "_pullers", "_since", "cells", "cpu", "labels", "now")
 
-    def __init__(self, cells: Sequence[CellLike], now: Callable[[], int], *, cpu: bool = False) -> None:
+    def __init__(
+        self, cells: Sequence[CellLike], now: Callable[[], int], *, cpu: bool = False, labels: Sequence[str] = ()
+    ) -> None:
         self.cells = cells
         self.now = now
         self.cpu = cpu
+        self.labels = labels
         for cell in cells:
             cell.watched = cpu
         self._lock = RLock()  # of what follows
         self._pullers = [0] * len(cells)  # of a step's upstream, apart from it
         self._since = [0] * len(cells)  # time in the step's windows when the first of them came
         self._beside = [0] * len(cells)  # time in the step's windows from then until the last one had left
+
+    def refuse(self, index: int, found: object, *, awaited: bool = False) -> NoReturn:
+        """Raise that what an apply returned cannot be iterated."""
+        step = f"step {index}" + (f", {self.labels[index]!r}," if self.labels else "")
+        kind = "asynchronous, as the input of the chain is" if awaited else "iterable"
+        hint = ""
+        if found is None:
+            hint = "; does its apply return or yield?"
+        elif hasattr(found, "__aiter__"):
+            hint = "; give the chain an asynchronous input"
+        raise UsageTypeError(f"{step} made {type(found).__name__} of its input, which is not {kind}{hint}")
 
     def enter(self, index: int, me: int, *, closing: bool = False, threads: bool = True) -> bool:
         """Open a window; return whether there was none of this puller's yet, so that this one is to be left."""
@@ -308,7 +325,10 @@ def pull(timer: TimerLike) -> Any:
             if timer.state == FRESH:
                 timer.state = FAILED  # until apply has returned
                 try:
-                    timer.iterator = iter(timer.apply(timer.upstream))
+                    made = timer.apply(timer.upstream)
+                    if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+                        windows.refuse(index, made)
+                    timer.iterator = iter(made)
                 except StopIteration as stop:  # would look like a clean end
                     wrong = RuntimeError("the apply of a step raised StopIteration")
                     timer.error = wrong, None

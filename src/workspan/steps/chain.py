@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workspan.steps.clock import TransformClock
-from workspan.steps.step import explain, rewrite
+from workspan.steps.step import explain, listed, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -45,6 +45,13 @@ class Chain:
     clock
         Monotonic clock, in ns; ``None``: the machine's.
 
+    Raises
+    ------
+    ConfigurationError
+        *timing* is none of these.
+    UsageTypeError
+        One of the others is of the wrong kind.
+
     Examples
     --------
     >>> from workspan import Phase, Step
@@ -70,13 +77,16 @@ class Chain:
         sizes: Sizes | bool = False,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        listed = tuple(steps)
-        self.steps = tuple(rewrite(listed, timing, rows=rows))
+        given = listed(steps)
+        self.steps = tuple(rewrite(given, timing, rows=rows))
         """The steps as they will be run and timed."""
         self._timed = timing != "off"
-        self._note = _FOLDED if timing == "auto" and self.steps != listed else ""
+        self._note = _FOLDED if timing == "auto" and self.steps != given else ""
         self._arguments: dict[str, Any] = {"cpu": cpu, "sizes": sizes, "clock": clock}
         self._clock = TransformClock(**self._arguments)
+
+    def __repr__(self) -> str:
+        return f"Chain({' -> '.join(step.label for step in self.steps)})"
 
     def explain(self) -> str:
         """Return the steps as a table, and why if they are not timed one by one; nothing runs."""

@@ -16,7 +16,7 @@ from workspan.measure.windows import Reading, Windows, unstarted
 from workspan.steps.asynchronous import AsyncTimer, unstarted_async
 from workspan.steps.record import ChainTimes, Latency, StepTimes
 from workspan.steps.sizes import Counted, Tally, sizes_of
-from workspan.steps.step import Step, identity
+from workspan.steps.step import Step, identity, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -86,6 +86,8 @@ class TransformClock:
     def __init__(
         self, *, clock: Callable[[], int] | None = None, cpu: bool = False, sizes: Sizes | bool = False
     ) -> None:
+        if clock is not None and not callable(clock):
+            raise UsageTypeError(f"clock={clock!r}: it is called for the time, in ns")
         if not isinstance(sizes, bool) and not callable(sizes):
             raise UsageTypeError(f"sizes={sizes!r}: it is True, False or a function: item -> (rows, bytes)")
         self._clock = clock
@@ -126,10 +128,7 @@ class TransformClock:
         UsageTypeError
             *items* is not iterable, or *steps* has something else than steps in it.
         """
-        listed = tuple(steps)
-        for step in listed:
-            if not isinstance(step, Step):
-                raise UsageTypeError(f"a chain is made of steps, not of {type(step).__name__}: {step!r}")
+        chained = listed(steps)
         awaited = hasattr(items, "__aiter__")
         if not awaited and not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             raise UsageTypeError(f"the input of a chain is iterable, which {type(items).__name__} is not")
@@ -137,23 +136,28 @@ class TransformClock:
             self._forget()
             if not timed:
                 self._off = True
-                return _untimed_async(listed, items) if awaited else _untimed(listed, items)
+                return _untimed_async(chained, items) if awaited else _untimed(chained, items)
             now, name = self._now()
             self.overhead_ns(self._timers, name, cpu=self._cpu and not awaited)
-            self._steps = listed
-            windows = self._windows = Windows([self._timers.Cell() for _ in listed], now, cpu=self._cpu and not awaited)
-            self._before = [Reading(0, 0, 0, 0, 0, 0, 0, 0)] * len(listed)
-            applies = [step.apply for step in listed]
+            self._steps = chained
+            windows = self._windows = Windows(
+                [self._timers.Cell() for _ in chained],
+                now,
+                cpu=self._cpu and not awaited,
+                labels=[step.label for step in chained],
+            )
+            self._before = [Reading(0, 0, 0, 0, 0, 0, 0, 0)] * len(chained)
+            applies = [step.apply for step in chained]
             if self._sizes is not None:
-                self._tallies = [Tally(self._sizes) for _ in listed]
-                self._counted = [(None, None)] * len(listed)
+                self._tallies = [Tally(self._sizes) for _ in chained]
+                self._counted = [(None, None)] * len(chained)
                 applies = [Counted(apply, tally) for apply, tally in zip(applies, self._tallies, strict=True)]
             self._start = self._anchor(now)
         timer = AsyncTimer if awaited else self._timers.Timer
-        if not listed:
+        if not chained:
             return unstarted_async(items) if awaited else unstarted(items)
         data = items
-        for index, (step, apply) in enumerate(zip(listed, applies, strict=True)):
+        for index, (step, apply) in enumerate(zip(chained, applies, strict=True)):
             data = timer(windows, index, apply, data, ticks.Section(step.label))
         return data
 

@@ -75,7 +75,9 @@ class Counted:
         found = self._apply(items)
         if hasattr(found, "__aiter__"):
             return _AsyncItems(found.__aiter__(), items, self._tally)
-        return _Items(iter(found), items, self._tally)
+        if hasattr(found, "__iter__") or hasattr(found, "__getitem__"):
+            return _Items(iter(found), items, self._tally)
+        return found  # is refused by the timer
 
 
 class _Items:
