@@ -296,13 +296,13 @@ cdef class Cell:
         return n, sketch, low, high
 
     cdef _fill(self, sketch, long long n, long long low, long long high):
-        """Add one sample for every so many windows in the order of their length, some 1,000 in all."""
+        """Add one sample for every so many windows in the order of their length, some 400 in all."""
         cdef int page, place, level = 0
         cdef unsigned long long *counts
         cdef unsigned long long *before
         cdef long long count, passed = 0, done = 0, value, part
         cdef list samples = []
-        while n >> level > 1024:
+        while n >> level > 500:  # as many as a sketch keeps all of
             level += 1
         for page in range(56):
             counts, before = self.hot.pages[page], self.hot.harvested[page]

@@ -37,16 +37,24 @@ class Latency:
         """Return the figures of a distribution in ns; *low* and *high* are the exact least and greatest."""
         if not n or low is None or high is None:
             return cls(sketch=sketch)
-        p50, p90, p99 = (None if ns is None else ns / 1e9 for ns in map(sketch.quantile, (0.5, 0.9, 0.99)))
+        p50, p90, p99 = (None if ns is None else ns / 1e9 for ns in sketch.quantiles((0.5, 0.9, 0.99)))
         return cls(n, low / 1e9, p50, p90, p99, high / 1e9, sketch)
 
     def __add__(self, other: Latency) -> Latency:
-        sketch = Sketch()
-        sketch.merge(self.sketch)
-        sketch.merge(other.sketch)
-        lows = [part.min_s * 1e9 for part in (self, other) if part.min_s is not None]
-        highs = [part.max_s * 1e9 for part in (self, other) if part.max_s is not None]
-        return Latency.of(self.n + other.n, sketch, min(lows, default=None), max(highs, default=None))
+        return self.sum([self, other])
+
+    @classmethod
+    def sum(cls, parts: Iterable[Latency]) -> Latency:
+        """Return the figures of all *parts* together."""
+        sketch, n = Sketch(), 0
+        lows, highs = [], []
+        for part in parts:
+            sketch.merge(part.sketch)
+            n += part.n
+            if part.min_s is not None and part.max_s is not None:
+                lows.append(part.min_s * 1e9)
+                highs.append(part.max_s * 1e9)
+        return cls.of(n, sketch, min(lows, default=None), max(highs, default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +107,27 @@ class StepTimes:
         return None if self.busy_ns is None else (self.self_ns - self.busy_ns) / 1e9
 
     def __add__(self, other: StepTimes) -> StepTimes:
-        return StepTimes(
-            self.step,
-            self.self_ns + other.self_ns,
-            self.pulls + other.pulls,
-            self.items + other.items,
-            self.first_item_s if self.first_item_s is not None else other.first_item_s,
-            self.latency + other.latency,
-            _sum(self.cpu_ns, other.cpu_ns),
-            self.overlapped or other.overlapped,
-            _sum(self.busy_ns, other.busy_ns),
-            _sum(self.rows, other.rows),
-            _sum(self.nbytes, other.nbytes),
+        return self.sum([self, other])
+
+    @classmethod
+    def sum(cls, parts: Sequence[StepTimes]) -> StepTimes:
+        """Return what all *parts* of one step cost together, of which there is one at least."""
+        return cls(
+            parts[0].step,
+            sum(part.self_ns for part in parts),
+            sum(part.pulls for part in parts),
+            sum(part.items for part in parts),
+            next((part.first_item_s for part in parts if part.first_item_s is not None), None),
+            Latency.sum(part.latency for part in parts),
+            _sum(part.cpu_ns for part in parts),
+            any(part.overlapped for part in parts),
+            _sum(part.busy_ns for part in parts),
+            _sum(part.rows for part in parts),
+            _sum(part.nbytes for part in parts),
         )
 
 
-def _sum(*parts: int | None) -> int | None:
+def _sum(parts: Iterable[int | None]) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
 
@@ -259,12 +272,18 @@ class ChainTimes:
         return "\n".join(lines)
 
     def __add__(self, other: ChainTimes) -> ChainTimes:
-        if not self.steps or not other.steps:
-            return self if self.steps else other
-        return ChainTimes(
-            tuple(mine + yours for mine, yours in zip(self.steps, other.steps, strict=True)),
-            self.clamped_ns + other.clamped_ns,
-            (self.overhead_s or 0.0) + (other.overhead_s or 0.0),
+        return self.sum([self, other])
+
+    @classmethod
+    def sum(cls, records: Sequence[ChainTimes]) -> ChainTimes:
+        """Return all *records* of one chain as one; those of before it was there are left out."""
+        found = [record for record in records if record.steps]
+        if not found:
+            return records[0] if records else cls()
+        return cls(
+            tuple(map(StepTimes.sum, zip(*(record.steps for record in found), strict=True))),
+            sum(record.clamped_ns for record in found),
+            sum(record.overhead_s or 0.0 for record in found),
         )
 
     def _inner(self) -> Sequence[StepTimes]:
