@@ -73,12 +73,15 @@ cdef extern from *:
     static unsigned long long *workspan_page(void) {
         return PyMem_RawCalloc(512, sizeof(unsigned long long));
     }
+    static inline int workspan_page_of(long long spent) {
+        return spent < 512 ? 0 : 55 - __builtin_clzll((unsigned long long)spent);
+    }
     static void workspan_flush(workspan_cell *cell) {
         int i, n = cell->n;
         cell->n = 0;
         for (i = 0; i < n; i++) {
             unsigned long long spent = cell->recent[i] < 0 ? 0 : (unsigned long long)cell->recent[i];
-            int page = spent < 512 ? 0 : 55 - __builtin_clzll(spent);
+            int page = workspan_page_of((long long)spent);
             int place = (int)(page ? spent >> (page - 1) : spent) & 511;
             if (cell->pages[page] == NULL && (cell->pages[page] = workspan_page()) == NULL)
                 continue;  /* no memory: this window is in no percentile */
@@ -170,6 +173,7 @@ cdef extern from *:
     void workspan_note(workspan_cell *, long long) nogil
     void workspan_flush(workspan_cell *) nogil
     unsigned long long *workspan_page() nogil
+    int workspan_page_of(long long) nogil
     int workspan_pull(workspan_cell *, PyObject *, unsigned long, int, PyObject **)
     PyObject *workspan_next(PyObject *)  # NULL: the end, or an error is set
     object workspan_adopt(PyObject *)  # takes the reference over
@@ -304,7 +308,7 @@ cdef class Cell:
         cdef list samples = []
         while n >> level > 500:  # as many as a sketch keeps all of
             level += 1
-        for page in range(56):
+        for page in range(workspan_page_of(low), workspan_page_of(high) + 1):
             counts, before = self.hot.pages[page], self.hot.harvested[page]
             if counts == NULL:
                 continue
@@ -314,6 +318,8 @@ cdef class Cell:
                     raise MemoryError
             for place in range(512):
                 count = <long long>(counts[place] - before[place])
+                if not count:
+                    continue
                 before[place] = counts[place]
                 passed += count
                 # The windows from `done` on that the next sample stands for: it is their middle one.

@@ -95,7 +95,9 @@ class Sketch:
         >>> sketch.quantiles((0.0, 0.5, 0.99))
         [0, 49, 98]
         """
-        weighed = sorted((sample, 1 << level) for level, samples in enumerate(self._levels) for sample in samples)
+        weighed = [(sample, 1 << level) for level, samples in enumerate(self._levels) for sample in samples]
+        if len(weighed) > 1:
+            weighed.sort()
         passed = list(accumulate(weight for _, weight in weighed))
         found: list[float | None] = []
         for q in shares:

@@ -72,6 +72,7 @@ class TransformClock:
         "_counted",
         "_cpu",
         "_drained",
+        "_each",
         "_lock",
         "_off",
         "_sizes",
@@ -106,6 +107,7 @@ class TransformClock:
         self._drained: list[ChainTimes] = []  # summed when somebody asks: it costs more than a drain
         self._start = (0, 0)
         self._off = False
+        self._each = 0.0  # cost of a pull, in ns
 
     def chain(self, steps: Iterable[Step], items: Any, *, timed: bool = True) -> Any:
         """Return the iterator of the steps over *items*; nothing runs before its first pull.
@@ -139,7 +141,7 @@ class TransformClock:
                 self._off = True
                 return _untimed_async(chained, items) if awaited else _untimed(chained, items)
             now, name = self._now()
-            self.overhead_ns(self._timers, name, cpu=self._cpu and not awaited)
+            self._each = self.overhead_ns(self._timers, name, cpu=self._cpu and not awaited)
             self._steps = chained
             windows = self._windows = Windows(
                 [self._timers.Cell() for _ in chained],
@@ -231,8 +233,7 @@ class TransformClock:
                 )
             )
         pulls = sum(span.pulls for span in spans)
-        each = self.overhead_ns(self._timers, self._now()[1], cpu=windows.cpu)
-        return ChainTimes(tuple(steps), clamped, pulls * each / 1e9)
+        return ChainTimes(tuple(steps), clamped, pulls * self._each / 1e9)
 
     def _sized(self) -> list[tuple[int | None, int | None]]:
         """Return rows and bytes of each step since the last call."""
