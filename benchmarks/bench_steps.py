@@ -143,6 +143,7 @@ def run(items: int, rounds: int) -> tuple[str, list[Row]]:
         0.001,
         "ns/batch",
     )
+    print(f"that is {100 * rows[-1].ratio:.3f} % of the function's time")
     return (f"Ray {importlib.import_module('ray').__version__}" if ray is not None else "untimed"), rows
 
 

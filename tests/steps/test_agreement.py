@@ -78,6 +78,20 @@ class TestChoice:
         monkeypatch.setattr(timers, "CLOCKS", {"tsc": int, "monotonic": int})
         assert timers.default_clock() == ("tsc" if kernel == "tsc" else "monotonic")
 
+    def test_the_kernel_is_asked_again_after_a_while(self, monkeypatch, tmp_path: Path):
+        """Once a second at most, and a counter that it has given up is not read any more (M94)."""
+        now = 100.0
+        monkeypatch.setattr("time.monotonic", lambda: now)
+        path = tmp_path / "current_clocksource"
+        path.write_text("tsc\n")
+        monkeypatch.setattr(timers, "_KERNEL", path)
+        monkeypatch.setattr(timers, "CLOCKS", {"tsc": int, "monotonic": int})
+        assert timers.default_clock() == "tsc"
+        path.write_text("hpet\n")
+        assert timers.default_clock() == "tsc"
+        now += 2
+        assert timers.default_clock() == "monotonic"
+
     def test_without_an_invariant_counter_the_monotonic_clock_is_read(self, monkeypatch):
         """On such a machine, and with the twin, there is no counter to choose (M93)."""
         monkeypatch.setattr(timers, "CLOCKS", {"monotonic": int})

@@ -69,13 +69,15 @@ def test_other_tasks_do_not_disturb(clock):
 
 
 def test_upstream_pulled_by_another_task_is_overlap(clock):
-    """A body that has a task read ahead is marked, and the figures stay true (M29)."""
+    """A body that has a task read ahead is marked, its wait and its own work are told apart, all stay true (M29)."""
 
     async def ahead(items: AsyncIterator[int]) -> AsyncIterator[int]:
         pulled = items.__aiter__()
         for _ in range(2):
             task = asyncio.ensure_future(pulled.__anext__())
-            yield await task
+            item = await task
+            clock.pass_by(3)
+            yield item
 
     async def main() -> list[int]:
         return [item async for item in watch.chain(steps(working(clock, 5), ahead), numbers(3))]
@@ -84,7 +86,8 @@ def test_upstream_pulled_by_another_task_is_overlap(clock):
     assert asyncio.run(main()) == [0, 1]
     times = watch.drain()
     assert [step.overlapped for step in times.steps] == [False, True]
-    assert times.step_ns[0] == 20
+    assert times.step_ns == (20, 26)
+    assert (times.steps[1].busy_ns, times.steps[1].blocked_s) == (6, 20e-9)
     assert times.clamped_ns == 0
 
 
@@ -122,6 +125,19 @@ def test_a_setup_failure_comes_from_each_pull():
 
     asyncio.run(main())
     assert calls == [1]
+
+
+def test_synchronous_and_asynchronous_do_not_mix():
+    """A step that makes the wrong kind of iterable is named, in both directions (M22)."""
+
+    async def main() -> None:
+        running = TransformClock().chain(steps(lambda items: [1]), numbers(1))
+        with pytest.raises(UsageTypeError, match="'f0 body', made list of its input, which is not asynchronous"):
+            await running.__anext__()
+
+    asyncio.run(main())
+    with pytest.raises(UsageTypeError, match=r"made async_generator .* give the chain an asynchronous input"):
+        next(TransformClock().chain(steps(working(Clock(), 1)), [1]))
 
 
 def test_the_end_is_sticky():

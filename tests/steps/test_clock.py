@@ -332,6 +332,16 @@ class TestDrain:
         assert added == watch.total()
 
 
+def test_any_number_of_drains_is_kept_in_bounds(transform_clock, clock):
+    """A chain that is drained for each of many blocks keeps a bounded number of records, and their whole sum (M13)."""
+    watch = transform_clock(clock=clock)
+    for _ in watch.chain(steps(working(clock, 5)), range(600)):
+        watch.drain()
+        assert len(watch._drained) < 256
+    total = watch.total().steps[0]
+    assert (total.self_ns, total.items, total.latency.n, total.latency.sketch.n) == (3000, 600, 600, 600)
+
+
 class Item:
     """Something that can be referred to weakly."""
 

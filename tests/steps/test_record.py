@@ -110,6 +110,33 @@ class TestMore:
             assert abs(found * 1e9 - q * 100_003) <= 1000 + (391 if order == "periodic" else 0)
         assert latency.sketch.held < 20_000
 
+    @pytest.mark.parametrize("n", [1, 1000, 1025, 3001, 20_000])
+    def test_latencies_close_to_each_other_are_told_apart(self, transform_clock, clock, n):
+        """Many items of nearly one latency, 1 s: percentiles by rank, each item weighed once, over drains (M88)."""
+        watch = transform_clock(clock=clock)
+        costs = [10**9 + (7919 * number) % n for number in range(n)]  # each once, as 7919 is prime
+        found = []
+        for number, _ in enumerate(watch.chain(steps(lambda items: (clock.pass_by(ns) or ns for ns in items)), costs)):
+            if number in (n // 3, n // 2):
+                found.append(watch.drain().steps[0].latency)
+        found.append(watch.drain().steps[0].latency)
+        assert sum(latency.n for latency in found) == n
+        latency = watch.total().steps[0].latency
+        assert (latency.sketch.min, latency.sketch.max) == (min(costs), max(costs))
+        assert n > 4096 or latency.sketch.n == n  # from there on they are sampled
+        for q, seconds in ((0.5, latency.p50_s), (0.9, latency.p90_s), (0.99, latency.p99_s)):
+            assert abs(seconds * 1e9 - 10**9 - q * n) <= 0.01 * n + 1
+
+    def test_an_outlier_shifts_no_percentile(self, transform_clock, clock):
+        """Beside one that took 5 s the others are still known to 0.2 %, and the ends exactly (M88)."""
+        watch = transform_clock(clock=clock)
+        costs = [*range(10**6, 10**6 + 999), 5 * 10**9]
+        list(watch.chain(steps(lambda items: (clock.pass_by(ns) for ns in items)), costs))
+        latency = watch.drain().steps[0].latency
+        assert (latency.min_s, latency.max_s) == (1e-3, 5.0)
+        assert latency.p50_s == pytest.approx(1.0005e-3, rel=0.002)
+        assert latency.p99_s == pytest.approx(1.00099e-3, rel=0.002)
+
     def test_without_items_there_is_no_latency(self, transform_clock):
         """Nothing measured is None and not 0 (M88)."""
         watch = transform_clock()
@@ -159,6 +186,22 @@ class TestMore:
         assert times.overhead_s <= 200 * max(each, watch.overhead_ns(watch._timers, watch._now()[1])) / 1e9 * 1.0001
         assert times.total_ns == 198  # it is not taken out of the figures
 
+    def test_cpu_time_makes_timers_dearer(self, transform_clock):
+        """The overhead is found for the way in which the chain is timed (M97)."""
+        name = transform_clock()._now()[1]
+        plain, watched = (transform_clock.overhead_ns(transform_clock._timers, name, cpu=cpu) for cpu in (False, True))
+        assert watched > plain
+        watch = transform_clock(cpu=True)
+        list(watch.chain(steps(iter), range(10)))
+        assert watch.drain().overhead_s == pytest.approx(11 * watched / 1e9)
+
+    def test_a_chain_that_is_mostly_timers_says_so(self, transform_clock, clock):
+        """From 2 % on the table says how to make timing cheaper, and below it does not (M98)."""
+        for ns, told in ((1, True), (10**9, False)):
+            watch = transform_clock(clock=clock)
+            list(watch.chain(steps(working(clock, ns)), range(10)))
+            assert ('timing="stages"' in watch.table()) == told
+
     def test_without_timers_nothing_is_measured(self, transform_clock):
         """Off: the same data, every figure None, still nothing before the first pull (M31, M94)."""
         called = []
@@ -180,9 +223,35 @@ class TestMore:
                 pickle.dumps(thing)
 
     @pytest.mark.parametrize(
-        ("chain", "items", "message"), [([1], [], "made of steps, not of int"), ([], 5, "which int")]
+        ("chain", "items", "message"),
+        [
+            ([1], [], "made of steps, not of int: 1"),
+            (5, [], "several steps, not of one int: 5"),
+            (step(iter), [], "not of one Step; put it in a list"),
+            ([], 5, "which int is not"),
+        ],
     )
     def test_wrong_arguments_are_refused(self, transform_clock, chain, items, message):
         """What is no step, and an input that cannot be iterated, are refused at once with their type."""
         with pytest.raises(UsageTypeError, match=message):
             transform_clock().chain(chain, items)
+
+    def test_a_wrong_clock_is_refused(self, transform_clock):
+        """A clock is called."""
+        with pytest.raises(UsageTypeError, match="clock=5: it is called"):
+            transform_clock(clock=5)
+
+    @pytest.mark.parametrize("sizes", [False, True])
+    @pytest.mark.parametrize(
+        ("made", "message"),
+        [
+            (None, "step 1, 'f1 body', made NoneType of its input, which is not iterable; does its apply return"),
+            (7, "made int of its input, which is not iterable$"),
+        ],
+    )
+    def test_an_apply_that_makes_no_iterable_is_named(self, transform_clock, made, message, sizes):
+        """The first pull says which step it is and what it made, and so does each later one (M22, M23)."""
+        running = transform_clock(sizes=sizes).chain(steps(iter, lambda items: made), [1])
+        for _ in range(2):
+            with pytest.raises(UsageTypeError, match=message):
+                next(running)

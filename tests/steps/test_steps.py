@@ -115,6 +115,15 @@ class TestRewrites:
         with pytest.raises(ConfigurationError, match=r"timing='fast'.*phases"):
             rewrite([], "fast")  # type: ignore[arg-type]
 
+    def test_what_is_no_list_of_steps_is_refused(self):
+        """A chain is checked when it is made, with the value in the message."""
+        for made, message in ((step(iter), "put it in a list"), ([1], "not of int: 1"), (None, "not of one NoneType")):
+            with pytest.raises(UsageTypeError, match=message):
+                Chain(made)  # type: ignore[arg-type]
+        with pytest.raises(UsageTypeError, match=r"rows=1: .* rows=\[0\]"):
+            Chain([], rows=1)  # type: ignore[arg-type]
+        assert repr(Chain(stage(0))) == "Chain(Map(f0) input prep -> Map(f0) body -> Map(f0) output build)"
+
     def test_identity_steps_can_be_dropped(self):
         """What does nothing needs no timer (D51)."""
         assert [s.label for s in without_identities([*stage(0, iter), *stage(1, iter)])] == [
@@ -136,6 +145,17 @@ class TestTables:
             "3      1  all           built-in  Filter(g) stage",
         ]
         assert ran == []
+
+    def test_explain_says_why_stages_are_folded(self, monkeypatch):
+        """Without the native timer stages of rows are folded, and the table says so, after pickling too (M98, D7)."""
+        monkeypatch.setattr(timers, "NATIVE", False)
+        made = stage(0, iter)
+        for chain in (folded := Chain(made, rows=[0]), pickle.loads(pickle.dumps(Chain([step(identity)], rows=[0])))):
+            assert "without the native timer" in chain.explain()
+        assert len(folded.steps) == 1
+        for chain in (Chain(made, rows=[]), Chain(made, rows=[0], timing="stages"), Chain(made, timing="phases")):
+            assert "native" not in chain.explain()
+        assert Chain(made, timing="off").explain().endswith("timing is off")
 
     def test_long_labels_are_cut_for_display_only(self):
         """The record keeps the whole label (M44)."""

@@ -38,7 +38,9 @@ class Cell:
         "_level",
         "_lock",
         "_sampled",
+        "_seen",
         "_sketch",
+        "_watched",
         "apart",
         "closed",
         "cpu",
@@ -50,6 +52,7 @@ class Cell:
         "items",
         "left",
         "low",
+        "marked",
         "misses",
         "nested",
         "opened",
@@ -57,17 +60,16 @@ class Cell:
         "overlapped",
         "owner",
         "recent",
-        "seen",
         "unwatched",
-        "watched",
     )
 
     def __init__(self) -> None:
         self.closed = self.apart = self.owner = self.misses = self.items = 0
         self.cpu = self.cpu_apart = self.cpu_opened = self.unwatched = 0
-        self.opened = self.first_opened = self.first = self.seen = -1
+        self.opened = self.first_opened = self.first = self._seen = -1
         self.nested = True
-        self.watched = self.overlapped = False
+        self._watched = self.overlapped = False
+        self.marked = False  # whether the open window cannot be closed in the short way
         self.others: dict[int, tuple[int, bool, int]] = {}
         self.recent: list[int] = []  # latencies that are in no sum yet; always this one list
         self.left = _MANY
@@ -80,6 +82,24 @@ class Cell:
         self._begun = self.items
         self._sketch = Sketch()
         self._level = self._sampled = 0
+
+    @property
+    def seen(self) -> int:
+        return self._seen
+
+    @seen.setter
+    def seen(self, now: int) -> None:
+        self._seen = now
+        if self.owner:  # not to be closed before that instant
+            self.marked = True
+
+    @property
+    def watched(self) -> bool:
+        return self._watched
+
+    @watched.setter
+    def watched(self, watched: bool) -> None:
+        self._watched = self.marked = watched
 
     def sums(self) -> tuple[int, int]:
         """Return the time in closed windows, and the number of items."""
@@ -151,15 +171,17 @@ class Timer:
 
     __slots__ = (
         "__weakref__",
-        "_append",
         "_cell",
         "_consumer",
+        "_left",
         "_now",
+        "_plain",
+        "_recent",
+        "_short",
         "apply",
         "error",
         "index",
         "iterator",
-        "plain",
         "section",
         "state",
         "upstream",
@@ -182,55 +204,83 @@ class Timer:
         self.iterator: Any = None
         self.state = shared.FRESH
         self.error: tuple[BaseException, TracebackType | None] | None = None
-        self.plain = False
+        self._plain = False
+        self._short: Any = None  # the iterator, while the short way may be taken
         cells: Any = windows.cells
         self._cell: Cell = cells[index]
-        self._consumer: Cell | None = cells[index + 1] if index + 1 < len(cells) else None
+        # The last step has none, and its cell is no consumer's that a thread could be in.
+        self._consumer: Cell = cells[min(index + 1, len(cells) - 1)]
         self._now = windows.now
-        self._append = self._cell.recent.append
+        self._recent = self._cell.recent
+        self._left = _MANY
+
+    @property
+    def plain(self) -> bool:
+        """Whether the next pull may take the short way."""
+        return self._plain
+
+    @plain.setter
+    def plain(self, plain: bool) -> None:
+        self._plain = plain
+        self._short = self.iterator if plain and self.section is None else None
 
     def __iter__(self) -> Timer:
         return self
 
     def __next__(self) -> Any:
         cell = self._cell
-        consumer = self._consumer
+        iterator = self._short
+        if iterator is None or cell.owner or cell.marked:
+            return self._otherwise()
         me = get_ident()
-        if not self.plain or cell.owner or cell.watched or (consumer is not None and consumer.owner != me):
+        if self._consumer.owner != me and self._consumer is not cell:
             return shared.pull(self)
-        section = self.section
-        if section is not None:
-            section.__enter__()
+        cell.owner = me
+        now = self._now  # a call of an attribute costs more than one of a name
         try:
-            cell.owner = me
-            cell.opened = begin = self._now()
-            item = next(self.iterator)
-            end = self._now()
+            cell.opened = begin = now()
+            item = next(iterator)
+            spent = now() - begin
         except BaseException as error:
-            if isinstance(error, StopIteration):
-                self.plain = False
-                self.state = shared.ENDED
-            if cell.opened == -1:
-                cell.owner = 0
-            else:
-                self.windows.leave(self.index, me, item=False)
-            if section is not None:
-                section.__exit__(None, None, None)
+            self._failed(error, me)
             raise
-        if cell.watched:
+        if cell.marked:
             self.windows.leave(self.index, me, item=True)
-        else:
-            if end < cell.seen:  # see Windows.leave
-                end = cell.seen
-            cell.opened = -1
-            self._append(end - begin)
-            cell.left -= 1
-            if not cell.left:
-                cell.fold()
-            cell.owner = 0
-        if section is not None:
-            section.__exit__(None, None, None)
+            return item
+        cell.opened = -1
+        self._recent.append(spent)
+        cell.owner = 0
+        self._left -= 1
+        if self._left:
+            return item
+        self._left = _MANY
+        cell.fold()
         return item
+
+    def _failed(self, error: BaseException, me: int) -> None:
+        """Close the window of a pull that raised."""
+        if isinstance(error, StopIteration):
+            self.plain = False
+            self.state = shared.ENDED
+        if self._cell.opened == -1:  # the clock failed
+            self._cell.owner = 0
+        else:
+            self.windows.leave(self.index, me, item=False)
+
+    def _otherwise(self) -> Any:
+        """Pull in any other case than the plainest."""
+        cell, section = self._cell, self.section
+        if not cell.owner:
+            cell.marked = cell.watched
+        if not self._plain or section is None or cell.owner or cell.marked:
+            return shared.pull(self)
+        section.__enter__()
+        self._short = self.iterator
+        try:
+            return self.__next__()
+        finally:
+            self._short = None
+            section.__exit__(None, None, None)
 
     def close(self) -> None:
         """Close the step, then those upstream of it; later pulls find the end."""

@@ -7,6 +7,7 @@ reads the monotonic clock. ``WORKSPAN_PURE_PYTHON=1`` in the environment forces 
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,24 @@ Cell = implementation.Cell
 Timer = implementation.Timer
 
 _KERNEL = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_AGAIN = 1.0  # seconds after which the kernel is asked again: it may find that the counter cannot be trusted
+
+_asked: tuple[Path, float, str] | None = None
 
 
 def default_clock() -> str:
     """Return the name of the clock that windows use here: ``"tsc"`` or ``"monotonic"``."""
-    if "tsc" not in CLOCKS:
-        return "monotonic"
-    try:
-        return "tsc" if _KERNEL.read_text().strip() == "tsc" else "monotonic"
-    except OSError:
-        return "monotonic"
+    return "tsc" if "tsc" in CLOCKS and _kernel_clock() == "tsc" else "monotonic"
+
+
+def _kernel_clock() -> str:
+    global _asked
+    now = time.monotonic()
+    asked = _asked
+    if asked is None or asked[0] is not _KERNEL or now - asked[1] > _AGAIN:
+        try:
+            found = _KERNEL.read_text().strip()
+        except OSError:
+            found = ""
+        _asked = asked = _KERNEL, now, found
+    return asked[2]

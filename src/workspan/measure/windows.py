@@ -6,7 +6,8 @@ counts up to that instant, and subtracts the snapshot before. So a drain in the 
 neither loses time nor counts it twice.
 
 A window of step k that lies inside a window of step k + 1, its consumer, is *nested* and is subtracted from it. One
-that does not (a body pulls from another thread, or ``close`` runs) is *apart* and is not.
+that does not (a body pulls from another thread, or ``close`` runs) is *apart* and is not. Which part of the consumer's
+own windows lies *beside* pulls that are apart is kept as well: no more than that can it have waited for them.
 
 The timers handle the plain case themselves: started, nested, one puller. Everything else is done here.
 """
@@ -16,9 +17,11 @@ from __future__ import annotations
 import time
 from _thread import get_ident
 from contextlib import suppress
+from threading import RLock
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+from workspan.errors import UsageTypeError
 from workspan.measure import ticks
 from workspan.measure.sketch import Sketch
 
@@ -109,6 +112,8 @@ class Reading(NamedTuple):
     cpu: int
     cpu_apart: int
     unwatched: int
+    beside: int
+    """Part of inclusive in which upstream was pulled apart."""
 
 
 class Windows:
@@ -122,16 +127,36 @@ class Windows:
         Clock of the windows, in ticks.
     cpu
         Whether to take CPU time of every step.
+    labels
+        Names of the steps, for errors.
     """
 
-    __slots__ = ("cells", "cpu", "now")
+    __slots__ = ("_beside", "_lock", "_pullers", "_since", "cells", "cpu", "labels", "now")
 
-    def __init__(self, cells: Sequence[CellLike], now: Callable[[], int], *, cpu: bool = False) -> None:
+    def __init__(
+        self, cells: Sequence[CellLike], now: Callable[[], int], *, cpu: bool = False, labels: Sequence[str] = ()
+    ) -> None:
         self.cells = cells
         self.now = now
         self.cpu = cpu
+        self.labels = labels
         for cell in cells:
             cell.watched = cpu
+        self._lock = RLock()  # of what follows
+        self._pullers = [0] * len(cells)  # of a step's upstream, apart from it
+        self._since = [0] * len(cells)  # time in the step's windows when the first of them came
+        self._beside = [0] * len(cells)  # time in the step's windows from then until the last one had left
+
+    def refuse(self, index: int, found: object, *, awaited: bool = False) -> NoReturn:
+        """Raise that what an apply returned cannot be iterated."""
+        step = f"step {index}" + (f", {self.labels[index]!r}," if self.labels else "")
+        kind = "asynchronous, as the input of the chain is" if awaited else "iterable"
+        hint = ""
+        if found is None:
+            hint = "; does its apply return or yield?"
+        elif hasattr(found, "__aiter__"):
+            hint = "; give the chain an asynchronous input"
+        raise UsageTypeError(f"{step} made {type(found).__name__} of its input, which is not {kind}{hint}")
 
     def enter(self, index: int, me: int, *, closing: bool = False, threads: bool = True) -> bool:
         """Open a window; return whether there was none of this puller's yet, so that this one is to be left."""
@@ -144,6 +169,8 @@ class Windows:
             nested = consumer.owner == me or me in consumer.others
             if not nested and not closing and not consumer.overlapped:
                 self._overlap(index + 1, threads)
+            if not nested and not closing:
+                self._pull_apart(index + 1, 1)
         cpu = time.thread_time_ns() if cell.watched and threads else -1
         if cell.owner:
             cell.others[me] = (self.now(), nested, cpu)
@@ -178,6 +205,8 @@ class Windows:
             cell.misses += not closing
         if not nested:
             cell.apart += spent
+            if not closing:
+                self._pull_apart(index + 1, -1)
         if first:
             cell.nested = True  # as the timers' short way expects it
             cell.owner = 0
@@ -199,7 +228,15 @@ class Windows:
             time.sleep(0)
         for cell in self.cells:
             cell.seen = now
-        return now, [self._reading(cell, state, now) for cell, state in zip(self.cells, found, strict=True)]
+        readings = [self._reading(cell, state, now) for cell, state in zip(self.cells, found, strict=True)]
+        with self._lock:
+            for index, reading in enumerate(readings):
+                beside = self._beside[index]
+                if self._pullers[index]:
+                    beside += max(0, reading.inclusive - self._since[index])
+                if beside:
+                    readings[index] = reading._replace(beside=beside)
+        return now, readings
 
     @staticmethod
     def _state(cell: CellLike) -> tuple[Any, ...]:
@@ -229,7 +266,28 @@ class Windows:
                 used = time.thread_time_ns() - cpu_opened
                 cpu += used
                 cpu_apart += 0 if within else used
-        return Reading(closed, apart, items + misses, items, cpu, cpu_apart, cell.unwatched)
+        return Reading(closed, apart, items + misses, items, cpu, cpu_apart, cell.unwatched, 0)
+
+    def _pull_apart(self, index: int, more: int) -> None:
+        """Note that a pull of a step's upstream begins (1) or ends (-1) that lies in no window of the step."""
+        with self._lock:
+            before = self._pullers[index]
+            self._pullers[index] = before + more
+            if before and before + more:
+                return  # another one is there before and after
+            inclusive = self._inclusive(self.cells[index])
+            if before:
+                self._beside[index] += max(0, inclusive - self._since[index])
+            else:
+                self._since[index] = inclusive
+
+    def _inclusive(self, cell: CellLike) -> int:
+        for _ in range(_TRIES):
+            now, state = self.now(), self._state(cell)
+            if (state[0] != 0) == (state[1] != -1) and state == self._state(cell):
+                break
+            time.sleep(0)
+        return self._reading(cell, state, now).inclusive
 
     def _overlap(self, index: int, threads: bool) -> None:
         cell = self.cells[index]
@@ -267,7 +325,10 @@ def pull(timer: TimerLike) -> Any:
             if timer.state == FRESH:
                 timer.state = FAILED  # until apply has returned
                 try:
-                    timer.iterator = iter(timer.apply(timer.upstream))
+                    made = timer.apply(timer.upstream)
+                    if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+                        windows.refuse(index, made)
+                    timer.iterator = iter(made)
                 except StopIteration as stop:  # would look like a clean end
                     wrong = RuntimeError("the apply of a step raised StopIteration")
                     timer.error = wrong, None

@@ -70,7 +70,10 @@ class AsyncTimer:
             if self._state == FRESH:
                 self._state = FAILED
                 try:
-                    self._iterator = self._apply(self._upstream).__aiter__()
+                    made = self._apply(self._upstream)
+                    if not hasattr(made, "__aiter__"):
+                        self._windows.refuse(self._index, made, awaited=True)
+                    self._iterator = made.__aiter__()
                 except BaseException as error:
                     self._error = error, error.__traceback__
                     raise

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workspan.steps.clock import TransformClock
-from workspan.steps.step import explain, rewrite
+from workspan.steps.step import explain, listed, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from workspan.steps.record import ChainTimes
+    from workspan.steps.sizes import Sizes
     from workspan.steps.step import Step, Timing
 
 __all__ = ["Chain"]
+
+
+_FOLDED = """
+stages of rows are timed as a whole: without the native timer, timing their steps would cost more than many steps do;
+timing="phases" times each"""
+_OFF = "\ntiming is off"
 
 
 class Chain:
@@ -33,8 +40,17 @@ class Chain:
         Stages that handle one row after the other.
     cpu
         Whether to measure CPU time too.
+    sizes
+        Whether to add up rows and bytes too, and how; see :class:`TransformClock`.
     clock
         Monotonic clock, in ns; ``None``: the machine's.
+
+    Raises
+    ------
+    ConfigurationError
+        *timing* is none of these.
+    UsageTypeError
+        One of the others is of the wrong kind.
 
     Examples
     --------
@@ -49,7 +65,7 @@ class Chain:
     3
     """
 
-    __slots__ = ("_arguments", "_clock", "_timed", "steps")
+    __slots__ = ("_arguments", "_clock", "_note", "_timed", "steps")
 
     def __init__(
         self,
@@ -58,17 +74,23 @@ class Chain:
         timing: Timing = "auto",
         rows: Collection[int] = (),
         cpu: bool = False,
+        sizes: Sizes | bool = False,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self.steps = tuple(rewrite(steps, timing, rows=rows))
+        given = listed(steps)
+        self.steps = tuple(rewrite(given, timing, rows=rows))
         """The steps as they will be run and timed."""
         self._timed = timing != "off"
-        self._arguments = {"cpu": cpu, "clock": clock}
-        self._clock = TransformClock(cpu=cpu, clock=clock)
+        self._note = _FOLDED if timing == "auto" and self.steps != given else ""
+        self._arguments: dict[str, Any] = {"cpu": cpu, "sizes": sizes, "clock": clock}
+        self._clock = TransformClock(**self._arguments)
+
+    def __repr__(self) -> str:
+        return f"Chain({' -> '.join(step.label for step in self.steps)})"
 
     def explain(self) -> str:
-        """Return the steps as a table; nothing runs."""
-        return explain(self.steps)
+        """Return the steps as a table, and why if they are not timed one by one; nothing runs."""
+        return explain(self.steps) + self._note + ("" if self._timed else _OFF)
 
     def run(self, items: Any) -> Any:
         """Return the iterator of the steps over *items*, with ``close()``; see :meth:`TransformClock.chain`."""
@@ -87,8 +109,10 @@ class Chain:
         return self._clock.table()
 
     def __reduce__(self) -> Any:
-        return _rebuilt, (self.steps, self._timed, self._arguments)
+        return _rebuilt, (self.steps, self._timed, self._arguments, self._note)
 
 
-def _rebuilt(steps: tuple[Step, ...], timed: bool, arguments: dict[str, Any]) -> Chain:
-    return Chain(steps, timing="phases" if timed else "off", **arguments)
+def _rebuilt(steps: tuple[Step, ...], timed: bool, arguments: dict[str, Any], note: str = "") -> Chain:
+    made = Chain(steps, timing="phases" if timed else "off", **arguments)
+    made._note = note
+    return made

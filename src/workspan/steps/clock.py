@@ -15,19 +15,22 @@ from workspan.measure import ticks, timers
 from workspan.measure.windows import Reading, Windows, unstarted
 from workspan.steps.asynchronous import AsyncTimer, unstarted_async
 from workspan.steps.record import ChainTimes, Latency, StepTimes
-from workspan.steps.step import Step, identity
+from workspan.steps.sizes import Counted, Tally, sizes_of
+from workspan.steps.step import Step, identity, listed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from types import ModuleType
 
     from workspan.measure.sketch import Sketch
+    from workspan.steps.sizes import Sizes
 
 __all__ = ["TransformClock"]
 
 _PULLS = 2000
+_KEPT = 256  # records that are not summed yet
 
-_overheads: dict[tuple[str, str], float] = {}
+_overheads: dict[tuple[str, str, bool], float] = {}
 
 
 class TransformClock:
@@ -43,6 +46,10 @@ class TransformClock:
     cpu
         Whether to measure each step's CPU time too, for the price of two system calls a pull. Not in chains of
         asynchronous steps.
+    sizes
+        Whether to add up rows and bytes of the items that come out of each step. ``True``: their ``num_rows`` and
+        ``nbytes``, where they have them. A function: what it returns for an item, ``(rows, bytes)``, each of them
+        ``None`` where there are none. Counting is part of the step's time.
 
     Examples
     --------
@@ -59,14 +66,35 @@ class TransformClock:
     (True, 0.0)
     """
 
-    __slots__ = ("_before", "_clock", "_cpu", "_drained", "_first", "_lock", "_off", "_start", "_steps", "_windows")
+    __slots__ = (
+        "_before",
+        "_clock",
+        "_counted",
+        "_cpu",
+        "_drained",
+        "_each",
+        "_lock",
+        "_off",
+        "_sizes",
+        "_start",
+        "_steps",
+        "_tallies",
+        "_windows",
+    )
 
     _timers: ClassVar[ModuleType] = timers.implementation
     _source: ClassVar[str | None] = None  # of the clocks there are; None: the best
 
-    def __init__(self, *, clock: Callable[[], int] | None = None, cpu: bool = False) -> None:
+    def __init__(
+        self, *, clock: Callable[[], int] | None = None, cpu: bool = False, sizes: Sizes | bool = False
+    ) -> None:
+        if clock is not None and not callable(clock):
+            raise UsageTypeError(f"clock={clock!r}: it is called for the time, in ns")
+        if not isinstance(sizes, bool) and not callable(sizes):
+            raise UsageTypeError(f"sizes={sizes!r}: it is True, False or a function: item -> (rows, bytes)")
         self._clock = clock
         self._cpu = cpu
+        self._sizes: Sizes | None = sizes_of if sizes is True else sizes or None
         self._lock = threading.RLock()
         self._forget()
 
@@ -74,9 +102,12 @@ class TransformClock:
         self._steps: tuple[Step, ...] = ()
         self._windows: Windows | None = None
         self._before: list[Reading] = []
-        self._drained = ChainTimes()
+        self._tallies: list[Tally] = []
+        self._counted: list[tuple[int | None, int | None]] = []
+        self._drained: list[ChainTimes] = []  # summed when somebody asks: it costs more than a drain
         self._start = (0, 0)
         self._off = False
+        self._each = 0.0  # cost of a pull, in ns
 
     def chain(self, steps: Iterable[Step], items: Any, *, timed: bool = True) -> Any:
         """Return the iterator of the steps over *items*; nothing runs before its first pull.
@@ -100,10 +131,7 @@ class TransformClock:
         UsageTypeError
             *items* is not iterable, or *steps* has something else than steps in it.
         """
-        listed = tuple(steps)
-        for step in listed:
-            if not isinstance(step, Step):
-                raise UsageTypeError(f"a chain is made of steps, not of {type(step).__name__}: {step!r}")
+        chained = listed(steps)
         awaited = hasattr(items, "__aiter__")
         if not awaited and not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             raise UsageTypeError(f"the input of a chain is iterable, which {type(items).__name__} is not")
@@ -111,29 +139,30 @@ class TransformClock:
             self._forget()
             if not timed:
                 self._off = True
-                return _untimed_async(listed, items) if awaited else _untimed(listed, items)
+                return _untimed_async(chained, items) if awaited else _untimed(chained, items)
             now, name = self._now()
-            self.overhead_ns(self._timers, name)
-            self._steps = listed
-            windows = self._windows = Windows([self._timers.Cell() for _ in listed], now, cpu=self._cpu and not awaited)
-            self._before = [Reading(0, 0, 0, 0, 0, 0, 0)] * len(listed)
+            self._each = self.overhead_ns(self._timers, name, cpu=self._cpu and not awaited)
+            self._steps = chained
+            windows = self._windows = Windows(
+                [self._timers.Cell() for _ in chained],
+                now,
+                cpu=self._cpu and not awaited,
+                labels=[step.label for step in chained],
+            )
+            self._before = [Reading(0, 0, 0, 0, 0, 0, 0, 0)] * len(chained)
+            applies = [step.apply for step in chained]
+            if self._sizes is not None:
+                self._tallies = [Tally(self._sizes) for _ in chained]
+                self._counted = [(None, None)] * len(chained)
+                applies = [Counted(apply, tally) for apply, tally in zip(applies, self._tallies, strict=True)]
             self._start = self._anchor(now)
-        if awaited:
-            return self._awaited(windows, listed, items)
-        if not listed:
-            return unstarted(items)
+        timer = AsyncTimer if awaited else self._timers.Timer
+        if not chained:
+            return unstarted_async(items) if awaited else unstarted(items)
         data = items
-        for index, step in enumerate(listed):
-            data = self._timers.Timer(windows, index, step.apply, data, ticks.Section(step.label))
+        for index, (step, apply) in enumerate(zip(chained, applies, strict=True)):
+            data = timer(windows, index, apply, data, ticks.Section(step.label))
         return data
-
-    @staticmethod
-    def _awaited(windows: Windows, steps: tuple[Step, ...], items: Any) -> AsyncIterator[Any]:
-        data = items
-        for index, step in enumerate(steps):
-            data = AsyncTimer(windows, index, step.apply, data, ticks.Section(step.label))
-        found: AsyncIterator[Any] = data if steps else unstarted_async(items)
-        return found
 
     def drain(self) -> ChainTimes:
         """Return what has accumulated since the last drain, and begin anew.
@@ -143,14 +172,17 @@ class TransformClock:
         """
         with self._lock:
             found = self._drain()
-            self._drained += found
+            self._drained.append(found)
+            if len(self._drained) == _KEPT:
+                self._drained = [ChainTimes.sum(self._drained)]
             return found
 
     def total(self) -> ChainTimes:
         """Return all that the chain has cost so far, drained or not."""
         with self._lock:
             self.drain()
-            return self._drained
+            self._drained = [ChainTimes.sum(self._drained)]
+            return self._drained[0]
 
     def table(self) -> str:
         """Return all that the chain has cost so far as a table."""
@@ -162,8 +194,7 @@ class TransformClock:
         if windows is None or not self._steps:
             if not self._off:
                 return ChainTimes()
-            self._drained = ChainTimes(measured=False, overhead_s=None)
-            return self._drained
+            return ChainTimes(measured=False, overhead_s=None)
         _, readings = windows.read()
         tick, ns = self._anchor(windows.now)
         passed = tick - self._start[0]
@@ -175,14 +206,17 @@ class TransformClock:
         ]
         steps, clamped = [], 0
         nested = cpu_nested = 0
-        for step, cell, span in zip(self._steps, windows.cells, spans, strict=True):
+        for step, cell, span, (rows, nbytes) in zip(self._steps, windows.cells, spans, self._sized(), strict=True):
             own = _ns(span.inclusive, scale) - nested
             clamped += max(0, -own)
             own = max(0, own)
             nested = _ns(span.inclusive - span.apart, scale)
             cpu = max(0, span.cpu - cpu_nested)
             cpu_nested = span.cpu - span.cpu_apart
-            busy = _ns(span.unwatched, scale) + cpu if cell.overlapped and cell.watched else None
+            busy = None
+            if cell.overlapped:  # it computed, or nothing was on its way that it could have waited for
+                computed = _ns(span.unwatched, scale) + cpu if cell.watched else 0
+                busy = min(own, max(computed, own - _ns(max(0, span.beside), scale)))
             steps.append(
                 StepTimes(
                     step,
@@ -193,11 +227,21 @@ class TransformClock:
                     _latency(cell.harvest(), scale),
                     cpu if windows.cpu else None,
                     cell.overlapped,
-                    None if busy is None else min(busy, own),
+                    busy,
+                    rows,
+                    nbytes,
                 )
             )
         pulls = sum(span.pulls for span in spans)
-        return ChainTimes(tuple(steps), clamped, pulls * self.overhead_ns(self._timers, self._now()[1]) / 1e9)
+        return ChainTimes(tuple(steps), clamped, pulls * self._each / 1e9)
+
+    def _sized(self) -> list[tuple[int | None, int | None]]:
+        """Return rows and bytes of each step since the last call."""
+        if not self._tallies:
+            return [(None, None)] * len(self._steps)
+        now = [(tally.rows, tally.nbytes) for tally in self._tallies]
+        before, self._counted = self._counted, now
+        return [(_less(a, c), _less(b, d)) for (a, b), (c, d) in zip(now, before, strict=True)]
 
     def _now(self) -> tuple[Callable[[], int], str]:
         name = self._source or timers.default_clock()
@@ -219,14 +263,15 @@ class TransformClock:
         return best[1], best[2]
 
     @staticmethod
-    def overhead_ns(implementation: ModuleType, name: str) -> float:
+    def overhead_ns(implementation: ModuleType, name: str, *, cpu: bool = False) -> float:
         """Return what one pull through a timer costs, in ns; measured once per process."""
-        found = _overheads.get((implementation.__name__, name))
+        key = implementation.__name__, name, cpu
+        found = _overheads.get(key)
         if found is None:
             monotonic = implementation.CLOCKS["monotonic"]
             costs = []
             for _ in range(3):
-                windows = Windows([implementation.Cell()], implementation.CLOCKS[name])
+                windows = Windows([implementation.Cell()], implementation.CLOCKS[name], cpu=cpu)
                 timer = implementation.Timer(windows, 0, identity, repeat(None, _PULLS))
                 begin = monotonic()
                 for _ in timer:
@@ -235,7 +280,7 @@ class TransformClock:
                 for _ in repeat(None, _PULLS):
                     pass
                 costs.append((2 * middle - begin - monotonic()) / _PULLS)
-            found = _overheads[implementation.__name__, name] = max(0.0, min(costs))
+            found = _overheads[key] = max(0.0, min(costs))
         return found
 
     def __reduce__(self) -> Any:
@@ -244,6 +289,10 @@ class TransformClock:
 
 def _ns(span: int, scale: float) -> int:
     return span if scale == 1.0 else round(span * scale)
+
+
+def _less(now: int | None, before: int | None) -> int | None:
+    return None if now is None else now - (before or 0)
 
 
 def _latency(harvest: tuple[int, Sketch, int, int], scale: float) -> Latency:

@@ -13,7 +13,7 @@ from workspan.measure.sketch import Sketch
 from workspan.steps.step import Phase, Step, describe, grid, short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["ChainTimes", "Latency", "StepTimes"]
 
@@ -37,16 +37,24 @@ class Latency:
         """Return the figures of a distribution in ns; *low* and *high* are the exact least and greatest."""
         if not n or low is None or high is None:
             return cls(sketch=sketch)
-        p50, p90, p99 = (None if ns is None else ns / 1e9 for ns in map(sketch.quantile, (0.5, 0.9, 0.99)))
+        p50, p90, p99 = (None if ns is None else ns / 1e9 for ns in sketch.quantiles((0.5, 0.9, 0.99)))
         return cls(n, low / 1e9, p50, p90, p99, high / 1e9, sketch)
 
     def __add__(self, other: Latency) -> Latency:
-        sketch = Sketch()
-        sketch.merge(self.sketch)
-        sketch.merge(other.sketch)
-        lows = [part.min_s * 1e9 for part in (self, other) if part.min_s is not None]
-        highs = [part.max_s * 1e9 for part in (self, other) if part.max_s is not None]
-        return Latency.of(self.n + other.n, sketch, min(lows, default=None), max(highs, default=None))
+        return self.sum([self, other])
+
+    @classmethod
+    def sum(cls, parts: Iterable[Latency]) -> Latency:
+        """Return the figures of all *parts* together."""
+        sketch, n = Sketch(), 0
+        lows, highs = [], []
+        for part in parts:
+            sketch.merge(part.sketch)
+            n += part.n
+            if part.min_s is not None and part.max_s is not None:
+                lows.append(part.min_s * 1e9)
+                highs.append(part.max_s * 1e9)
+        return cls.of(n, sketch, min(lows, default=None), max(highs, default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,15 @@ class StepTimes:
     overlapped: bool = False
     """Whether it had the step before pulled by another thread or task, so that both ran at once."""
     busy_ns: int | None = None
-    """Of an overlapped step: the part of its time in which its own thread computed, in ns; else ``None``."""
+    """Of an overlapped step: the part of its time in which it surely was at work itself, in ns; else ``None``.
+
+    That is when its own thread computed, and when none of its upstream was being pulled, whatever it did then.
+    """
+
+    rows: int | None = None
+    """Rows of the items that came out of it; ``None``: not measured, or no item has had rows so far."""
+    nbytes: int | None = None
+    """Bytes of the items that came out of it; ``None``: not measured, or no item has had bytes so far."""
 
     @property
     def self_s(self) -> float:
@@ -82,29 +98,36 @@ class StepTimes:
 
     @property
     def busy_s(self) -> float | None:
-        """Of an overlapped step: the part of its time in which its own thread computed, in seconds."""
+        """Of an overlapped step: the part of its time in which it surely was at work itself, in seconds."""
         return None if self.busy_ns is None else self.busy_ns / 1e9
 
     @property
     def blocked_s(self) -> float | None:
-        """Of an overlapped step: the part of its time in which its own thread waited, in seconds."""
+        """Of an overlapped step: the rest of its time, in which it waited while upstream was at work, in seconds."""
         return None if self.busy_ns is None else (self.self_ns - self.busy_ns) / 1e9
 
     def __add__(self, other: StepTimes) -> StepTimes:
-        return StepTimes(
-            self.step,
-            self.self_ns + other.self_ns,
-            self.pulls + other.pulls,
-            self.items + other.items,
-            self.first_item_s if self.first_item_s is not None else other.first_item_s,
-            self.latency + other.latency,
-            _sum(self.cpu_ns, other.cpu_ns),
-            self.overlapped or other.overlapped,
-            _sum(self.busy_ns, other.busy_ns),
+        return self.sum([self, other])
+
+    @classmethod
+    def sum(cls, parts: Sequence[StepTimes]) -> StepTimes:
+        """Return what all *parts* of one step cost together, of which there is one at least."""
+        return cls(
+            parts[0].step,
+            sum(part.self_ns for part in parts),
+            sum(part.pulls for part in parts),
+            sum(part.items for part in parts),
+            next((part.first_item_s for part in parts if part.first_item_s is not None), None),
+            Latency.sum(part.latency for part in parts),
+            _sum(part.cpu_ns for part in parts),
+            any(part.overlapped for part in parts),
+            _sum(part.busy_ns for part in parts),
+            _sum(part.rows for part in parts),
+            _sum(part.nbytes for part in parts),
         )
 
 
-def _sum(*parts: int | None) -> int | None:
+def _sum(parts: Iterable[int | None]) -> int | None:
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
 
@@ -216,7 +239,8 @@ class ChainTimes:
         if not self.steps:
             return "no step was timed"
         total = sum(times.self_ns for times in self.steps) or 1
-        rows = [("#", "stage", "phase", "code", "step", "self", "share", "items", "p50", "p99")]
+        more = [name for name, shown in _MORE.items() if any(shown(times) != "-" for times in self.steps)]
+        rows = [("#", "stage", "phase", "code", "step", "self", "share", "items", *more, "p50", "p99")]
         for index, times in enumerate(self.steps):
             mark = " (overlapped)" if times.overlapped else ""
             rows.append(
@@ -227,11 +251,13 @@ class ChainTimes:
                     duration(times.self_s),
                     f"{100 * times.self_ns / total:.0f} %",
                     str(times.items),
+                    *(_MORE[name](times) for name in more),
                     duration(times.latency.p50_s),
                     duration(times.latency.p99_s),
                 )
             )
-        lines = [grid(rows, right=(0, 1, 5, 6, 7, 8, 9)), f"transform time {duration(self.total_s)}"]
+        right = (0, 1, *range(5, len(rows[0])))
+        lines = [grid(rows, right=right), f"transform time {duration(self.total_s)}"]
         parts = [("input prep", self.input_prep_s), ("function body", self.function_body_s)]
         parts += [("output build", self.output_build_s), ("unsplit", self.unsplit_s or None)]
         parts += [("user functions", self.user_s), ("input fetch", self.input_fetch_s or None)]
@@ -239,16 +265,25 @@ class ChainTimes:
         if self.clamped_s:
             lines.append(f"  {'clamped':<15}{duration(self.clamped_s)}")
         if self.overhead_s:
-            lines.append(f"  {'timers':<15}{duration(self.overhead_s)}, estimated, in the times above")
+            told = f"  {'timers':<15}{duration(self.overhead_s)}, estimated, in the times above"
+            if self.overhead_s * 1e9 > _MUCH * total:
+                told += f': {100e9 * self.overhead_s / total:.0f} %; timing="stages" or "total" costs less'
+            lines.append(told)
         return "\n".join(lines)
 
     def __add__(self, other: ChainTimes) -> ChainTimes:
-        if not self.steps or not other.steps:
-            return self if self.steps else other
-        return ChainTimes(
-            tuple(mine + yours for mine, yours in zip(self.steps, other.steps, strict=True)),
-            self.clamped_ns + other.clamped_ns,
-            (self.overhead_s or 0.0) + (other.overhead_s or 0.0),
+        return self.sum([self, other])
+
+    @classmethod
+    def sum(cls, records: Sequence[ChainTimes]) -> ChainTimes:
+        """Return all *records* of one chain as one; those of before it was there are left out."""
+        found = [record for record in records if record.steps]
+        if not found:
+            return records[0] if records else cls()
+        return cls(
+            tuple(map(StepTimes.sum, zip(*(record.steps for record in found), strict=True))),
+            sum(record.clamped_ns for record in found),
+            sum(record.overhead_s or 0.0 for record in found),
         )
 
     def _inner(self) -> Sequence[StepTimes]:
@@ -269,6 +304,29 @@ class ChainTimes:
         if not self.steps:
             return None
         return sum(times.self_ns for times in chosen) / 1e9
+
+
+_MUCH = 0.02  # share of the timers in all times from which on it is said how to lower it
+
+_MORE: dict[str, Callable[[StepTimes], str]] = {
+    "busy": lambda times: duration(times.busy_s),
+    "blocked": lambda times: duration(times.blocked_s),
+    "cpu": lambda times: duration(times.cpu_s),
+    "rows": lambda times: "-" if times.rows is None else str(times.rows),
+    "bytes": lambda times: size(times.nbytes),
+}
+
+
+def size(nbytes: int | None) -> str:
+    """Return a number of bytes as text, scaled by 1024."""
+    if nbytes is None:
+        return "-"
+    number = float(nbytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1023.95:
+            return f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TB"
 
 
 def duration(seconds: float | None) -> str:

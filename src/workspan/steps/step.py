@@ -6,6 +6,7 @@ folded into one. So the list can be printed and checked before anything runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.measure import timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 __all__ = ["Phase", "Step", "Timing", "explain", "fold", "identity", "rewrite", "without_identities"]
 
@@ -158,6 +159,24 @@ def _merged(run: Sequence[Step], label: str | None = None) -> Step:
     )
 
 
+def listed(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Return the steps of a chain, if that is what they are.
+
+    Raises
+    ------
+    UsageTypeError
+        It is no iterable, or something in it is no step.
+    """
+    if not isinstance(steps, Iterable):
+        hint = "; put it in a list" if isinstance(steps, Step) else ""
+        raise UsageTypeError(f"a chain is made of several steps, not of one {type(steps).__name__}{hint}: {steps!r}")
+    found = tuple(steps)
+    for step in found:
+        if not isinstance(step, Step):
+            raise UsageTypeError(f"a chain is made of steps, not of {type(step).__name__}: {step!r}")
+    return found
+
+
 def without_identities(steps: Iterable[Step]) -> list[Step]:
     """Drop the steps that do nothing, which are those whose ``apply`` is :func:`identity`."""
     return [step for step in steps if step.apply is not identity]
@@ -181,8 +200,12 @@ def rewrite(steps: Iterable[Step], timing: Timing = "auto", *, rows: Collection[
     ------
     ConfigurationError
         *timing* is none of these.
+    UsageTypeError
+        *steps* are no steps, or *rows* no collection.
     """
-    steps = list(steps)
+    steps = [*listed(steps)]
+    if not hasattr(rows, "__contains__"):
+        raise UsageTypeError(f"rows={rows!r}: it is the indices of several stages, for example rows=[0]")
     if timing in ("phases", "off"):
         return steps
     if timing == "stages":
