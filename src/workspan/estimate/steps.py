@@ -1,0 +1,295 @@
+"""What a decorator or manager declares of a step, and what the recorder knows of it while the process lives."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from typing import TYPE_CHECKING, Any
+
+from workspan import config
+from workspan.errors import UsageError
+from workspan.estimate.fingerprint import fingerprint
+from workspan.estimate.keys import Key
+from workspan.estimate.notices import strict, warn_once
+from workspan.measure.sections import section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from workspan.estimate.activation import Activation
+    from workspan.estimate.forecast import Forecast
+    from workspan.estimate.measurements import StepHistory
+
+__all__ = ["Declaration", "Step"]
+
+_LARGE = 1 << 1000
+
+
+class Declaration:
+    """What is timed, and what its time depends on.
+
+    Parameters
+    ----------
+    key
+        Names of the step.
+    order
+        Computational order, by name, member or function.
+    N_ref
+        Function of the call's arguments, number, or ``None`` for the constant 1.
+    N_ref_version
+        Mixed into the fingerprint of *N_ref*.
+    enable_logging
+        ``None``: as ``logging.roots`` says.
+    variant
+        Function of the call's arguments that returns a short text or ``None``.
+    is_section
+        A ``with`` block: the variables around it are its data.
+
+    Raises
+    ------
+    UsageError
+        One of them cannot be used.
+    """
+
+    __slots__ = (
+        "N_ref", "N_ref_version", "_code", "_fingerprint", "enable_logging", "is_section", "key", "number", "order",
+        "variant",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: Key,
+        *,
+        order: Any,
+        N_ref: Any,
+        N_ref_version: str | None,
+        enable_logging: bool | None,
+        variant: Callable[..., str | None] | None,
+        is_section: bool = False,
+    ) -> None:
+        self.key = key
+        self.order = order
+        self.N_ref = N_ref
+        self.N_ref_version = N_ref_version
+        self.enable_logging = enable_logging
+        self.variant = variant
+        self.is_section = is_section
+        self.number: float | None = None
+        if N_ref is None:
+            self.number = 1.0
+        elif not callable(N_ref):
+            self.number = as_size(N_ref)
+        self._code: Any = None
+        self._fingerprint: str | None = None
+
+    def size(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
+        """Return N_ref for a call; ``None``: not to be estimated. An exception of N_ref comes through."""
+        if self.N_ref is None:
+            return 1.0
+        if not callable(self.N_ref):
+            return self.number
+        value = self.N_ref(*args, **kwargs)
+        if type(value) is float and 0.0 <= value < math.inf:
+            return value
+        if type(value) is int and 0 <= value < _LARGE:
+            return float(value)
+        if value is None:
+            return None
+        size = as_size(value)
+        if size is None:
+            warn_once(
+                ("size", self.key),
+                "step %s: N_ref returned %r, which is no finite number from 0 on; the run is neither estimated nor "
+                "recorded",
+                self.key,
+                value,
+            )
+        return size
+
+    def print_of(self, args: tuple[Any, ...]) -> str | None:
+        """Return the fingerprint of N_ref; ``None`` for a number, which has none."""
+        if self.N_ref is not None and not callable(self.N_ref):
+            return None
+        if self._fingerprint is None:
+            if self.N_ref is None:
+                self._fingerprint = fingerprint(_constant, version=self.N_ref_version)
+            else:
+                self._fingerprint = fingerprint(
+                    self.N_ref,
+                    version=self.N_ref_version,
+                    owner=_owner(self.key, args),
+                    closure_values=not self.is_section,
+                )
+        return self._fingerprint
+
+    @property
+    def code(self) -> Any:
+        """What N_ref runs: the same for every pass through a ``with`` block."""
+        return getattr(self.N_ref, "__code__", self.N_ref)
+
+
+def _constant(*args: Any, **kwargs: Any) -> float:
+    return 1.0
+
+
+def _owner(key: Key, args: tuple[Any, ...]) -> type | None:
+    """Return the class that defines the timed method, if the first argument tells it."""
+    if not args or key.qualname is None:
+        return None
+    kind = args[0] if inspect.isclass(args[0]) else type(args[0])
+    names = (key.qualname, key.qualname.rpartition(".")[0])
+    return next((base for base in kind.__mro__ if base.__qualname__ in names), None)
+
+
+def as_size(value: Any) -> float | None:
+    """Return any real number from 0 on as a float; ``None`` for anything else.
+
+    Examples
+    --------
+    >>> as_size(3), as_size(True), as_size(-1), as_size("3"), as_size(float("inf"))
+    (3.0, None, None, None, None)
+    """
+    if isinstance(value, (bool, str, bytes, complex)) or type(value).__name__ in ("bool", "bool_"):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+class Step:
+    """A step while the process lives: its declared order, who runs it, and its forecasts by variant."""
+
+    __slots__ = (
+        "_generation", "active", "code", "declared", "enable_logging", "fingerprint", "forecasts", "history", "key",
+        "logged", "n_ref_changed", "order", "section",
+    )  # fmt: skip
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.active: dict[int, Activation] = {}
+        self.forecasts: dict[str | None, Forecast] = {}
+        self.history: StepHistory | None = None
+        self.order: Any = None
+        self.fingerprint: str | None = None
+        self.code: Any = self
+        self.enable_logging: bool | None = None
+        self.logged = False
+        self.n_ref_changed = False
+        self.section = section(key.substep_label)
+        self._generation = -1
+
+    @property
+    def order_name(self) -> str:
+        """Name of the order, as it is stored."""
+        return name_of_order(self.order)
+
+    def count(self, variant: str | None) -> int:
+        """Number of stored measurements of a variant."""
+        forecast = self.forecasts.get(variant)
+        return 0 if forecast is None else forecast.count
+
+    def is_logged(self, enable_logging: bool | None) -> bool:
+        """Whether activations are logged, by the declaration or by the settings."""
+        if self._generation != config.generation or enable_logging is not self.enable_logging:
+            self._generation = config.generation
+            self.enable_logging = enable_logging
+            self.logged = _is_root(self.key) if enable_logging is None else enable_logging
+        return self.logged
+
+
+def name_of_order(order: Any) -> str:
+    """Return the name under which an order is stored."""
+    return order if isinstance(order, str) else str(getattr(order, "name", None) or getattr(order, "__name__", order))
+
+
+def _is_root(key: Key) -> bool:
+    roots = config.get("logging.roots")
+    if not roots or key.qualname is None:
+        return False
+    from fnmatch import fnmatchcase
+
+    first = key.qualname.partition(".")[0]
+    names = [name for name in (first, key.module, key.full_name) if name]
+    return any(fnmatchcase(name, root) for root in roots for name in names)
+
+
+def check_size_function(N_ref: Any, where: str, target: Any = None) -> None:
+    """Refuse what cannot be an N_ref.
+
+    Raises
+    ------
+    UsageError
+        It is neither callable nor a number, is a coroutine function, or cannot take the arguments of *target*.
+    """
+    if N_ref is None:
+        return
+    if isinstance(N_ref, (str, bytes, bool)) or (not callable(N_ref) and not isinstance(N_ref, (int, float))):
+        try:
+            usable = not isinstance(N_ref, (str, bytes, bool)) and float(N_ref) is not None
+        except (TypeError, ValueError):
+            usable = False
+        if not usable:
+            raise UsageError(f"{where}: N_ref={N_ref!r} is neither callable nor a number")
+    if not callable(N_ref):
+        return
+    if inspect.iscoroutinefunction(N_ref) or inspect.isasyncgenfunction(N_ref) or inspect.isgeneratorfunction(N_ref):
+        raise UsageError(f"{where}: N_ref is a coroutine or generator function, but it must return a number at once")
+    if target is not None:
+        _check_fit(N_ref, target, where)
+
+
+def _check_fit(N_ref: Any, target: Any, where: str) -> None:
+    """Refuse an N_ref that no call of *target* fits, where both signatures are known."""
+    try:
+        theirs, ours = inspect.signature(N_ref), inspect.signature(target, follow_wrapped=False)
+    except (ValueError, TypeError):
+        return
+    positional = [p for p in ours.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in positional if p.default is p.empty]
+    keywords = {
+        p.name: None for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+    }
+    for count in range(len(required), len(positional) + 1):
+        try:
+            theirs.bind(*[None] * count, **keywords)
+            return
+        except TypeError:
+            continue
+    raise UsageError(f"{where}: N_ref{theirs} cannot take the arguments of {getattr(target, '__name__', target)}{ours}")
+
+
+def kind_of(target: Any) -> str:
+    """Tell what a decorator was given, for messages and to choose its way."""
+    if inspect.isclass(target):
+        return "class"
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target).__name__
+    if isinstance(target, types.FunctionType):
+        return "function"
+    return {
+        types.MethodType: "bound method",
+        types.BuiltinFunctionType: "builtin",
+        types.ModuleType: "module",
+        property: "property",
+    }.get(type(target), f"object of type {type(target).__name__}")
+
+
+def reported(what: str, step: Step, call: Callable[[], Any]) -> Any:
+    """Call code of the user that must not stop the timed code; ``None`` if it raised, which is told once."""
+    try:
+        return call()
+    except Exception as error:
+        if strict():
+            raise
+        warn_once(
+            (what, step.key, type(error)),
+            "step %s: %s raised %s: %s; the run is neither estimated nor recorded",
+            step.key,
+            what,
+            type(error).__name__,
+            error,
+        )
+        return None
