@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from contextvars import ContextVar
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import UsageError
@@ -157,6 +158,8 @@ class Activation:
     def remaining_range(self) -> tuple[float, float] | None:
         """Least and greatest seconds left at the level ``timing.interval``; ``None`` where there is no range."""
         if self.estimate is None or self.estimate.low is None or self.estimate.high is None:
+            return None
+        if not isfinite(self.estimate.low + self.estimate.high):
             return None
         elapsed = self.elapsed
         return max(0.0, self.estimate.low - elapsed), max(0.0, self.estimate.high - elapsed)

@@ -6,11 +6,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from workspan import config
+from workspan.errors import ConfigurationError
 from workspan.estimate.estimator import Estimator
 from workspan.estimate.measurements import Measurement, Series, StepHistory, in_order, trim
+from workspan.estimate.order import ComputationalOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 __all__ = ["Forecast"]
 
@@ -64,8 +66,7 @@ class Forecast:
 
     def measurements(self) -> list[Measurement]:
         """Return all measurements, also those that do not count now, in the order of their start."""
-        kept = trim(in_order(list(self.series.measurements)), config.get("timing.max_measurements"))
-        return kept
+        return trim(in_order(list(self.series.measurements)), config.get("timing.max_measurements"))
 
     def admitted(self) -> list[Measurement]:
         """Return the measurements that count."""
@@ -86,7 +87,8 @@ class Forecast:
 
     def predict(self, N_ref: float) -> Any:
         """Return the estimate for work of size *N_ref*: ``value``, ``low``, ``high``, ``source``, ``basis``."""
-        return (self._estimator or self.estimator).predict(N_ref)
+        found = (self._estimator or self.estimator).predict(N_ref)
+        return found._replace(source="stale") if self.stale else found
 
     def add(self, measurement: Measurement) -> None:
         """Keep a measurement, and let old ones go once there are far too many."""
@@ -99,22 +101,88 @@ class Forecast:
 
     def learn(self, measurement: Measurement) -> None:
         """Take a new measurement into the estimates."""
-        raise NotImplementedError
+        expected, dt = measurement.dt_est, measurement.dt
+        if expected is not None and dt > 0.0:
+            self.last_error = expected / dt - 1.0
+        estimator = self._estimator
+        if estimator is None:  # made of all measurements when it is next needed, of this one too
+            return
+        if measurement.overlap > 1 and config.get("timing.overlapping") == "ignore":
+            return
+        if self.stale:
+            if len(self.admitted()) >= config.get("timing.update_minimum_count"):
+                self.renew()
+            return
+        with self._lock:
+            estimator.update(1.0 if measurement.N_ref is None else measurement.N_ref, dt)
 
     def _build(self) -> Estimator:
-        raise NotImplementedError
+        order = self._declared[0] or self.history.order or "O_0"
+        least = config.get("timing.update_minimum_count")
+        estimator = _new(order)
+        admitted, self.stale = self._pairs(self.admitted()), False
+        if len(admitted) >= least:
+            return estimator.fit(admitted)
+        earlier = self._pairs(m for m in self.measurements() if not self.history.counts(m, self._declared[1]))
+        if len(earlier) >= least and config.get("timing.on_n_ref_change") == "quarantine":
+            self.stale = True
+            return estimator.fit(earlier)
+        if self.series.estimate is not None and not earlier:
+            estimator = _from_stored(order, self.series.estimate) or estimator
+        for pair in admitted:
+            estimator.update(*pair)
+        return estimator
+
+    def _pairs(self, measurements: Iterable[Measurement]) -> list[tuple[float, float]]:
+        """Return (N_ref, dt); without a size only where the order does not need one."""
+        constant = self._declared[0] == ComputationalOrder.O_0
+        return [
+            (1.0 if m.N_ref is None else m.N_ref, m.dt) for m in measurements if m.N_ref is not None or constant
+        ]
 
     def stored(self) -> dict[str, Any] | None:
-        """Return the estimator as it goes into a file."""
-        raise NotImplementedError
+        """Return the estimator as it goes into a file: ``count``, ``tck``, ``source``, ``order``."""
+        try:
+            estimator = self.estimator
+            knots, coefficients, degree = estimator.tck
+            distinct, total = estimator.count
+        except (ValueError, ArithmeticError, AssertionError):
+            return self.series.estimate
+        if estimator.source == "legacy":
+            return self.series.estimate
+        source = "stale" if self.stale else estimator.source
+        if source == "model":
+            source = "fitted"
+        return {
+            "count": [distinct, total],
+            "tck": [list(map(float, knots)), list(map(float, coefficients)), degree],
+            "source": source,
+            "order": estimator.order,
+        }
+
+
+def _new(order: Any) -> Estimator:
+    return Estimator(order, **_options())
+
+
+def _options() -> dict[str, Any]:
+    names = ("monotone", "default_seconds", "default_size", "max_measurements", "spline_order")
+    names += ("update_minimum_count", "update_threshold", "update_floor")  # type: ignore[assignment]
+    return {"level": config.get("timing.interval"), **{name: config.get(f"timing.{name}") for name in names}}
+
+
+def _from_stored(order: Any, estimate: dict[str, Any]) -> Estimator | None:
+    """Make an estimator of a stored curve that has no measurements; SciPy pads the coefficients with zeros."""
+    knots, coefficients, degree = estimate["tck"]
+    if degree:
+        coefficients = coefficients[: len(knots) - degree - 1]
+    try:
+        return Estimator.from_tck(order, (knots, coefficients, degree), **_options())
+    except (ConfigurationError, ValueError, TypeError):
+        return None
 
 
 _OPTIONS = (
     "spline_order", "update_threshold", "update_minimum_count", "update_floor", "monotone", "interval",
     "default_seconds", "default_size", "on_n_ref_change", "overlapping", "max_measurements",
 )  # fmt: skip
-
-
-def pairs(measurements: Sequence[Measurement]) -> list[tuple[float, float]]:
-    """Return (N_ref, dt) of those that have a size."""
-    return [(m.N_ref, m.dt) for m in measurements if m.N_ref is not None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -77,14 +78,18 @@ def state_of(activation: Activation, event: str) -> dict[str, Any]:
         "label": activation.label,
         "elapsed": activation.elapsed,
         "fraction": 1.0 if event == "complete" else None if event in ("failed", "overdue") else activation.fraction,
-        "low": None if estimate is None else estimate.low,
-        "high": None if estimate is None else estimate.high,
+        "low": None if estimate is None else _known(estimate.low),
+        "high": None if estimate is None else _known(estimate.high),
         "N_ref": activation.N_ref,
         "order": activation.step.order_name,
         "source": None if estimate is None else str(estimate.source),
         "n_ref_changed": activation.step.n_ref_changed,
         "overhead": activation.overhead,
     }
+
+
+def _known(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and math.isfinite(seconds) else None
 
 
 def log_event(activation: Activation, event: str, error: BaseException | None = None) -> None:
@@ -135,10 +140,9 @@ def _message(activation: Activation, state: dict[str, Any]) -> str:
             return "started"
         if state["source"] == "default":
             return f"estimated completion in {_seconds_long(expected)} (default: no data yet)"
-        count = activation.step.count(activation.variant)
-        basis = f", from {count} run{'' if count == 1 else 's'}" if count else ""
-        marked = {"stale": ", of an earlier N_ref", "legacy": ", from an imported curve"}.get(state["source"], "")
-        return f"{seconds_text(expected)}{range_text(state['low'], state['high'])}{basis}{marked}"
+        marked = " of an earlier N_ref" if state["source"] == "stale" else ""
+        basis = activation.estimate.basis
+        return f"{seconds_text(expected)}{range_text(state['low'], state['high'])}, {basis}{marked}"
     remaining = state["dt_rem"]
     if remaining is None:
         return f"running for {took}, no data available"
@@ -167,7 +171,7 @@ class Countdown:
     def __init__(self, clock: Callable[[], float], *, threaded: bool = True) -> None:
         self._clock = clock
         self._threaded = threaded
-        self._due: list[tuple[float, int, Activation]] = []
+        self._due: list[tuple[float, int, bool, Activation]] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -175,7 +179,7 @@ class Countdown:
         """Begin the countdown of an activation whose clock starts now."""
         now = self._clock()
         with self._changed:
-            heapq.heappush(self._due, (self._next(activation, now, 0.0), activation.id, activation))
+            heapq.heappush(self._due, self._next(activation, now, 0.0))
             if self._threaded:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="workspan-countdown", daemon=True)
@@ -186,7 +190,7 @@ class Countdown:
     def remove(self, activation: Activation) -> None:
         """End a countdown: no record of this activation follows, except its last."""
         with self._changed:
-            self._due = [item for item in self._due if item[2] is not activation]
+            self._due = [item for item in self._due if item[3] is not activation]
             heapq.heapify(self._due)
             self._changed.notify()
 
@@ -197,7 +201,7 @@ class Countdown:
                 if not self._due:
                     return None
                 now = self._clock()
-                due, _, activation = self._due[0]
+                due, _, at_estimate, activation = self._due[0]
                 if due > now:
                     return due - now
                 heapq.heappop(self._due)
@@ -206,18 +210,18 @@ class Countdown:
                     continue
                 elapsed, expected = activation.elapsed, activation.dt_est
                 overdue = expected is not None and elapsed >= expected
-                log_event(activation, "overdue" if overdue else "progress")
+                if overdue or not at_estimate:  # it began a little after its countdown: then it is not time yet
+                    log_event(activation, "overdue" if overdue else "progress")
             if not overdue:
                 with self._changed:
                     if not activation.ended:
-                        item = (self._next(activation, now, elapsed), activation.id, activation)
-                        heapq.heappush(self._due, item)
+                        heapq.heappush(self._due, self._next(activation, now, elapsed))
 
-    def _next(self, activation: Activation, now: float, elapsed: float) -> float:
+    def _next(self, activation: Activation, now: float, elapsed: float) -> tuple[float, int, bool, Activation]:
         """When the next record is due: after the interval, or when the estimate passes."""
-        expected = activation.dt_est
-        wait = config.get("logging.interval")
-        return now + (wait if expected is None else min(wait, max(0.0, expected - elapsed)))
+        wait, expected = config.get("logging.interval"), activation.dt_est
+        left = wait if expected is None else max(0.0, expected - elapsed)
+        return now + min(wait, left), activation.id, left <= wait and expected is not None, activation
 
     def _run(self) -> None:
         while True:

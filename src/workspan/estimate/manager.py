@@ -228,17 +228,17 @@ class _Named:
     """A method that is N_ref, called as the timed method of the same object is."""
 
     def __init__(self, function: Any, kind: Any, timed: Any) -> None:
-        self.__wrapped__ = function
+        self.named = function
         self._kind = kind
         self._timed = timed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._kind is None or self._timed is staticmethod:
-            return self.__wrapped__(*args, **kwargs)
+            return self.named(*args, **kwargs)
         first, *rest = args
         if self._kind is staticmethod:
-            return self.__wrapped__(*rest, **kwargs)
-        return self.__wrapped__(first if inspect.isclass(first) else type(first), *rest, **kwargs)
+            return self.named(*rest, **kwargs)
+        return self.named(first if inspect.isclass(first) else type(first), *rest, **kwargs)
 
 
 def _method(cls: Any, name: Any, what: str, where: str) -> tuple[Any, Any]:

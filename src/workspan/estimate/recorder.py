@@ -370,7 +370,8 @@ class ProgressRecorder:
             if wanted not in history:
                 raise UsageError(f"step {wanted} is neither declared in this process nor stored")
             step = self._new_step(wanted)
-            step.order, step.fingerprint = history[wanted].order or "O_0", history[wanted].fingerprint
+            step.order = _stored_order(history[wanted].order)
+            step.fingerprint = history[wanted].fingerprint
             step.code = None
         return self._forecast(step, variant, None)
 
@@ -451,7 +452,7 @@ class ProgressRecorder:
             The running step.
         """
         from workspan.estimate.activation import INERT
-        from workspan.estimate.steps import check_size_function
+        from workspan.estimate.steps import check_order, check_size_function
 
         if key is None or isinstance(key, str):
             key = key_of_frame(sys._getframe(stacklevel), key)
@@ -459,13 +460,7 @@ class ProgressRecorder:
         if not self.enabled:
             return INERT
         declaration = Declaration(
-            as_key(key),
-            order=order,
-            N_ref=N_ref,
-            N_ref_version=None,
-            enable_logging=enable_logging,
-            variant=None,
-            is_section=True,
+            as_key(key), check_order(order), N_ref, None, enable_logging, None, is_section=True
         )
         return self.begin(declaration, *N_ref_args)
 
@@ -571,6 +566,16 @@ def is_nested(step: Step, parent: Activation | None) -> bool:
             return True
         parent = parent.parent
     return False
+
+
+def _stored_order(name: str | None) -> Any:
+    """Return the order of a stored step; one that is a function of another program is not known here."""
+    from workspan.estimate.steps import check_order
+
+    try:
+        return check_order(name or "O_0")
+    except UsageError:
+        return check_order("O_N")
 
 
 def _variant(step: Step, value: Any) -> str | None:

@@ -8,10 +8,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from workspan import config
-from workspan.errors import UsageError
+from workspan.errors import ConfigurationError, UsageError
 from workspan.estimate.fingerprint import fingerprint
 from workspan.estimate.keys import Key
 from workspan.estimate.notices import strict, warn_once
+from workspan.estimate.order import AUTO, as_size, order_name, parse_order
 from workspan.measure.sections import section
 
 if TYPE_CHECKING:
@@ -53,19 +54,19 @@ class Declaration:
     """
 
     __slots__ = (
-        "N_ref", "N_ref_version", "_code", "_fingerprint", "enable_logging", "is_section", "key", "number", "order",
+        "N_ref", "N_ref_version", "_fingerprint", "code", "enable_logging", "is_section", "key", "number", "order",
         "variant",
     )  # fmt: skip
 
     def __init__(
         self,
         key: Key,
-        *,
         order: Any,
         N_ref: Any,
         N_ref_version: str | None,
         enable_logging: bool | None,
         variant: Callable[..., str | None] | None,
+        *,
         is_section: bool = False,
     ) -> None:
         self.key = key
@@ -76,11 +77,14 @@ class Declaration:
         self.variant = variant
         self.is_section = is_section
         self.number: float | None = None
+        self.code: Any = None
+        """What N_ref runs: the same for every pass through a ``with`` block."""
         if N_ref is None:
             self.number = 1.0
-        elif not callable(N_ref):
-            self.number = as_size(N_ref)
-        self._code: Any = None
+        elif callable(N_ref):
+            self.code = getattr(N_ref, "__code__", N_ref)
+        else:
+            self.number = _size(N_ref)
         self._fingerprint: str | None = None
 
     def size(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
@@ -96,7 +100,7 @@ class Declaration:
             return float(value)
         if value is None:
             return None
-        size = as_size(value)
+        size = _size(value)
         if size is None:
             warn_once(
                 ("size", self.key),
@@ -116,17 +120,12 @@ class Declaration:
                 self._fingerprint = fingerprint(_constant, version=self.N_ref_version)
             else:
                 self._fingerprint = fingerprint(
-                    self.N_ref,
+                    getattr(self.N_ref, "named", self.N_ref),
                     version=self.N_ref_version,
                     owner=_owner(self.key, args),
                     closure_values=not self.is_section,
                 )
         return self._fingerprint
-
-    @property
-    def code(self) -> Any:
-        """What N_ref runs: the same for every pass through a ``with`` block."""
-        return getattr(self.N_ref, "__code__", self.N_ref)
 
 
 def _constant(*args: Any, **kwargs: Any) -> float:
@@ -142,21 +141,9 @@ def _owner(key: Key, args: tuple[Any, ...]) -> type | None:
     return next((base for base in kind.__mro__ if base.__qualname__ in names), None)
 
 
-def as_size(value: Any) -> float | None:
-    """Return any real number from 0 on as a float; ``None`` for anything else.
-
-    Examples
-    --------
-    >>> as_size(3), as_size(True), as_size(-1), as_size("3"), as_size(float("inf"))
-    (3.0, None, None, None, None)
-    """
-    if isinstance(value, (bool, str, bytes, complex)) or type(value).__name__ in ("bool", "bool_"):
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
+def _size(value: Any) -> float | None:
+    """Return any real number from 0 on as a float; ``None`` for anything else, truth values included."""
+    return None if type(value).__name__ in ("bool", "bool_") else as_size(value)
 
 
 class Step:
@@ -184,7 +171,7 @@ class Step:
     @property
     def order_name(self) -> str:
         """Name of the order, as it is stored."""
-        return name_of_order(self.order)
+        return self.order if isinstance(self.order, str) else order_name(self.order)
 
     def count(self, variant: str | None) -> int:
         """Number of stored measurements of a variant."""
@@ -200,9 +187,26 @@ class Step:
         return self.logged
 
 
-def name_of_order(order: Any) -> str:
-    """Return the name under which an order is stored."""
-    return order if isinstance(order, str) else str(getattr(order, "name", None) or getattr(order, "__name__", order))
+_orders: dict[str, Any] = {}
+
+
+def check_order(order: Any) -> Any:
+    """Return an order as its member, function, or ``"auto"``.
+
+    Raises
+    ------
+    UsageError
+        It is none of these.
+    """
+    if type(order) is str and (known := _orders.get(order)) is not None:
+        return known
+    try:
+        found = parse_order(order) or AUTO
+    except ConfigurationError as error:
+        raise UsageError(f"WallClockTime: {error}") from None
+    if isinstance(order, str):
+        _orders[order] = found
+    return found
 
 
 def _is_root(key: Key) -> bool:
@@ -226,14 +230,9 @@ def check_size_function(N_ref: Any, where: str, target: Any = None) -> None:
     """
     if N_ref is None:
         return
-    if isinstance(N_ref, (str, bytes, bool)) or (not callable(N_ref) and not isinstance(N_ref, (int, float))):
-        try:
-            usable = not isinstance(N_ref, (str, bytes, bool)) and float(N_ref) is not None
-        except (TypeError, ValueError):
-            usable = False
-        if not usable:
-            raise UsageError(f"{where}: N_ref={N_ref!r} is neither callable nor a number")
     if not callable(N_ref):
+        if isinstance(N_ref, (str, bytes, bool)) or not hasattr(N_ref, "__float__"):
+            raise UsageError(f"{where}: N_ref={N_ref!r} is neither callable nor a number")
         return
     if inspect.iscoroutinefunction(N_ref) or inspect.isasyncgenfunction(N_ref) or inspect.isgeneratorfunction(N_ref):
         raise UsageError(f"{where}: N_ref is a coroutine or generator function, but it must return a number at once")
