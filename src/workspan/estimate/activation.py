@@ -63,53 +63,40 @@ class Activation:
     All of it may be read from any thread.
     """
 
-    __slots__ = (
-        "N_ref",
-        "_elapsed",
-        "_since",
-        "children_seconds",
-        "discarded",
-        "ended",
-        "estimate",
-        "failed",
-        "fraction_reported",
-        "id",
-        "is_substep",
-        "log_lock",
-        "logged",
-        "nested",
-        "order",
-        "overhead",
-        "overlap",
-        "parent",
-        "recorder",
-        "section",
-        "start",
-        "step",
-        "variant",
-    )
+    # Defaults on the class: most runs of a step need few of them.
+    id: int
+    """Number of the run in this process."""
+    N_ref: float | None = None
+    """Size of the work; ``None``: neither estimated nor recorded."""
+    estimate: Any = None
+    """What was expected at the start: ``value``, ``low``, ``high``, ``source``, ``basis``; ``None`` without N_ref."""
+    parent: Activation | None = None
+    """The step that it runs in."""
+    is_substep = False
+    variant: str | None = None
+    start: float | None = None
+    """When it began, in seconds since 1970: a label."""
+    overlap = 1
+    """How many runs of the step there were at once, itself included."""
+    overhead = 0.0
+    """Seconds of its time that went into measuring and logging steps inside it."""
+    ended = False
+    failed = False
+    discarded = False
+    logged = False
+    nested = False
+    """Whether the step runs inside itself: then only the outermost run counts."""
+    fraction_reported: float | None = None
+    forecast: Any = None
+    log_lock: Any = None
+    section: Any = None
+    _elapsed = 0.0
+    _since: float | None = None
 
-    def __init__(self, recorder: ProgressRecorder, step: Step, parent: Activation | None) -> None:
+    def __init__(self, recorder: ProgressRecorder, step: Step) -> None:
         self.recorder = recorder
         self.step = step
-        self.parent = parent
-        self.is_substep = parent is not None
         self.id = next(_numbers)
-        self.ended = False
-        self.failed = False
-        self.discarded = False
-        self.nested = False
-        self.logged = False
-        self.overlap = 1
-        self.N_ref: float | None = None
-        self.estimate: Any = None
-        self.variant: str | None = None
-        self.fraction_reported: float | None = None
-        self.log_lock: Any = None
-        self.section: Any = None
-        self.overhead = 0.0
-        self._elapsed = 0.0
-        self._since: float | None = None
 
     @property
     def key(self) -> Key:

@@ -91,21 +91,32 @@ class Fragment:
                 hidden.unlink()
             raise
 
-    def append(self, key: Key, order: str | None, variant: str | None, measurement: Measurement) -> None:
-        """Add a measurement and give it its id; on return a kill no longer loses it."""
-        m = measurement
-        which = (key, order, variant, m.fingerprint, m.software)
+    def head(self, key: Key, order: str | None, variant: str | None, fingerprint: str | None, software: str | None) -> int:
+        """Return the number of a series of measurements that have these in common."""
+        which = (key, order, variant, fingerprint, software)
         number = self._series.get(which)
         if number is None:
             number = len(self._series)
-            head = {
-                "series": number, "key": key, "order": order, "variant": variant, "fp": m.fingerprint, "sw": m.software
-            }  # fmt: skip
+            head = {"series": number, "key": key, "order": order, "variant": variant, "fp": fingerprint, "sw": software}
             self._write(msgspec.json.encode(head) + b"\n")
             self._series[which] = number
-        self._write(msgspec.json.encode((number, m.N_ref, m.dt, m.dt_est, m.start, m.overlap, m.substep)) + b"\n")
-        m.id = f"{self.id}-{self.lines}"
-        self.lines += 1
+        return number
+
+    def append(self, fields: tuple[Any, ...]) -> int:
+        """Add (series, N_ref, dt, dt_est, start, overlap, substep) and return its line.
+
+        On return a kill of the process no longer loses it.
+        """
+        data = msgspec.json.encode(fields)
+        at = self._at
+        end = at + len(data) + 1
+        if end >= self._size:
+            self._grow(max(2 * self._size, end + _ROOM))
+        self._map[at:end] = data + b"\n"
+        self._at = end
+        line = self.lines
+        self.lines = line + 1
+        return line
 
     def _write(self, data: bytes) -> None:
         end = self._at + len(data)
@@ -283,17 +294,23 @@ class TimingFolder:
 
     # -- writing --
 
-    def append(self, key: Key, order: str | None, variant: str | None, measurement: Measurement) -> None:
-        """Keep a measurement at once; where that is impossible, it stays in memory, and that is told once."""
-        fragment = self._fragment
-        try:
-            if fragment is None:
-                assert self.directory is not None, "test_files.py::test_no_home"
+    def fragment(self) -> Fragment | None:
+        """Return the fragment to write to; ``None`` where that is impossible, which is told once."""
+        if self._fragment is None and self.writes:
+            assert self.directory is not None, "test_files.py::test_without_a_home"
+            try:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                fragment = self._fragment = Fragment(self.directory)
-            fragment.append(key, order, variant, measurement)
-        except OSError as error:
-            self._close(f"{error.strerror or error} ({self.directory})")
+                self._fragment = Fragment(self.directory)
+            except OSError as error:
+                self.fail(error)
+        return self._fragment
+
+    def fail(self, error: OSError) -> None:
+        """Keep everything in memory from now on, because the disk refused; that is told once."""
+        fragment = self.rotate()
+        if fragment is not None:
+            fragment.finish()
+        self._close(f"{error.strerror or error} ({self.directory})")
 
     def rotate(self) -> Fragment | None:
         """Begin a new fragment; return the one that was written so far."""
@@ -321,7 +338,7 @@ class TimingFolder:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 done = self._save(self.directory, steps)
         except OSError as error:
-            self._close(f"{error.strerror or error} ({self.directory})")
+            self.fail(error)
         finally:
             if written is not None:
                 if done is None:

@@ -29,8 +29,8 @@ class Forecast:
     """
 
     __slots__ = (
-        "_answers", "_declared", "_estimator", "_lock", "generation", "history", "last_error", "series", "stale",
-        "variant",
+        "_declared", "_lock", "floor", "fragment", "generation", "head", "history", "last_error", "made", "series",
+        "skipped", "stale", "variant",
     )  # fmt: skip
 
     def __init__(self, history: StepHistory, variant: str | None) -> None:
@@ -42,8 +42,15 @@ class Forecast:
         self.last_error: float | None = None
         """Relative error of the last estimate that could be compared."""
         self.generation = -1
+        self.floor = 0.0
         self._declared: Any = (None, None)
-        self._estimator: Estimator | None = None
+        self.made: Estimator | None = None
+        """The estimator, once it was needed; to be made again after a change."""
+        self.skipped = 0
+        """Measurements since then that differed too little from what was expected to matter."""
+        self.fragment: Any = None
+        self.head = -1
+        """The fragment that it last wrote to, and its number there."""
         self._lock = threading.Lock()
 
     def declare(self, order: Any, fingerprint: str | None) -> None:
@@ -52,12 +59,14 @@ class Forecast:
         declared = (order, fingerprint, options)
         if declared != self._declared:
             self._declared = declared
-            self._estimator = None
+            self.head = -1
+            self.renew()
+        self.floor = config.get("timing.update_floor")
         self.generation = config.generation
 
     def renew(self) -> None:
-        """Start again from the measurements, which were changed."""
-        self._estimator = None
+        """Start again from the measurements."""
+        self.made, self.skipped = None, 0
 
     @property
     def count(self) -> int:
@@ -77,44 +86,39 @@ class Forecast:
     @property
     def estimator(self) -> Estimator:
         """The estimator of now, made if need be."""
-        found = self._estimator
+        found = self.made
         if found is None:
             with self._lock:
-                found = self._estimator
+                found = self.made
                 if found is None:
-                    found = self._estimator = self._build()
+                    found = self.made = self._build()
         return found
 
     def predict(self, N_ref: float) -> Any:
         """Return the estimate for work of size *N_ref*: ``value``, ``low``, ``high``, ``source``, ``basis``."""
-        found = (self._estimator or self.estimator).predict(N_ref)
+        found = (self.made or self.estimator).predict(N_ref)
         return found._replace(source="stale") if self.stale else found
 
-    def add(self, measurement: Measurement) -> None:
-        """Keep a measurement, and let old ones go once there are far too many."""
-        measurements = self.series.measurements
-        measurements.append(measurement)
-        self.series.total += 1
-        limit = config.get("timing.max_measurements")
-        if len(measurements) > 2 * limit + 16:
-            self.series.measurements = trim(measurements, limit)
-
-    def learn(self, measurement: Measurement) -> None:
+    def learn(self, dt: float, N_ref: float | None, expected: float | None, overlap: int) -> None:
         """Take a new measurement into the estimates."""
-        expected, dt = measurement.dt_est, measurement.dt
         if expected is not None and dt > 0.0:
             self.last_error = expected / dt - 1.0
-        estimator = self._estimator
+        estimator = self.made
         if estimator is None:  # made of all measurements when it is next needed, of this one too
             return
-        if measurement.overlap > 1 and config.get("timing.overlapping") == "ignore":
+        if overlap > 1 and config.get("timing.overlapping") == "ignore":
             return
         if self.stale:
             if len(self.admitted()) >= config.get("timing.update_minimum_count"):
                 self.renew()
             return
+        if expected is not None and abs(expected - dt) <= self.floor and estimator.source == "model":
+            self.skipped += 1
+            return
         with self._lock:
-            estimator.update(1.0 if measurement.N_ref is None else measurement.N_ref, dt)
+            fitted = estimator.update(1.0 if N_ref is None else N_ref, dt)
+        if fitted and self.skipped:
+            self.renew()
 
     def _build(self) -> Estimator:
         order = self._declared[0] or self.history.order or "O_0"

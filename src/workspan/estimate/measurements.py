@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -39,15 +41,51 @@ class Measurement(msgspec.Struct):
     """Fields of a file that are not ours, kept as they are."""
 
 
-class Series(msgspec.Struct):
-    """Measurements of one step in one variant, in the order of their start."""
+class Series:
+    """Measurements of one step in one variant, in the order of their start.
 
-    variant: str | None = None
-    measurements: list[Measurement] = []
-    total: int = 0
-    """How many there have been, also those that were trimmed."""
-    estimate: dict[str, Any] | None = None
-    """The estimator as it was stored, with ``count`` and ``tck``."""
+    New ones are kept as tuples until somebody looks at them: that costs a tenth.
+    """
+
+    __slots__ = ("_measurements", "estimate", "new", "total", "variant")
+
+    def __init__(self, variant: str | None = None) -> None:
+        self.variant = variant
+        self._measurements: list[Measurement] = []
+        self.new: deque[tuple[Any, ...]] = deque()
+        """Fields of a measurement up to ``software``, with the parts of its id in its place."""
+        self.total = 0
+        """How many there have been, also those that were trimmed."""
+        self.estimate: dict[str, Any] | None = None
+        """The estimator as it was stored, with ``count`` and ``tck``."""
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """All of them."""
+        while self.new:
+            with suppress(IndexError):  # another thread looks, too
+                m = self.new.popleft()
+                self._measurements.append(Measurement(*m[:3], _id(m[3]), *m[4:]))
+        return self._measurements
+
+    @measurements.setter
+    def measurements(self, measurements: list[Measurement]) -> None:
+        self.new.clear()
+        self._measurements = measurements
+
+    def thin(self, limit: int) -> None:
+        """Let those go that :func:`trim` would, of the new ones alone."""
+        taken = [self.new.popleft() for _ in range(len(self.new))]
+        self.new.extend(each.fields for each in trim([_Sized(m[1], m) for m in taken], limit))
+
+
+class _Sized(msgspec.Struct):
+    N_ref: float | None
+    fields: tuple[Any, ...]
+
+
+def _id(parts: Any) -> str:
+    return parts if isinstance(parts, str) else f"{parts[0]}-{parts[1]}"
 
 
 class StepHistory(msgspec.Struct):
@@ -73,7 +111,7 @@ class StepHistory(msgspec.Struct):
         """Return the series of a variant, made if need be."""
         found = self.series.get(variant)
         if found is None:
-            found = self.series[variant] = Series(variant, measurements=[])
+            found = self.series[variant] = Series(variant)
         return found
 
     @property
@@ -106,7 +144,7 @@ def usable(value: Any) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def trim(measurements: list[Measurement], limit: int) -> list[Measurement]:
+def trim(measurements: list[Any], limit: int) -> list[Any]:
     """Return at most *limit* of them: the newest half, the least and greatest N_ref, a recent one of each N_ref.
 
     What room is then left goes to the newest. The order stays.

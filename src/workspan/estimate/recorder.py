@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workspan import config
 from workspan.errors import UsageError
 from workspan.estimate import activation as stacks
 from workspan.estimate import publish
-from workspan.estimate.activation import Activation, current
+from workspan.estimate.activation import INERT, Activation, _stack, top
 from workspan.estimate.files import TimingFolder, timing_directory
 from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key, as_key, key_of_frame
 from workspan.estimate.logs import Countdown, log_event, state_of
-from workspan.estimate.measurements import Measurement, StepHistory
-from workspan.estimate.notices import LOGGER, guarded, strict, warn_once
+from workspan.estimate.measurements import StepHistory
+from workspan.estimate.notices import guarded, strict, warn_once
 from workspan.estimate.steps import Declaration, Step, reported
 from workspan.measure.ticks import current_lane
 
-if TYPE_CHECKING:
-    from workspan.estimate.notices import Hashable
+_ids = secrets.token_hex(6)
+_lines = itertools.count()
 
 __all__ = ["ProgressRecorder", "default_recorder"]
 
@@ -65,156 +67,185 @@ class ProgressRecorder:
         self._threaded = threaded
         self._lock = threading.RLock()
         self._steps: dict[Key, Step] = {}
-        self._active: dict[int, Activation] = {}
         self._folder: TimingFolder | None = None
         self._history: dict[Key, StepHistory] | None = None
         self._unsaved = 0
         self._saved_at = clock()
         self._saver: threading.Thread | None = None
-        self._generation = -1
+        self.generation = -1
         self._enabled = True
         self._all_nested = False
+        self._software: str | None = None
+        self._interval = 30.0
+        self._most = 1000
 
     # -- settings --
 
     @property
     def enabled(self) -> bool:
         """Whether anything is recorded; follows the settings."""
-        if self._generation != config.generation:
+        if self.generation != config.generation:
             self._refresh()
         return self._enabled
 
     def _refresh(self) -> None:
         self._enabled = config.get("timing.enabled")
         self._all_nested = config.get("timing.recursive") == "all"
-        self._generation = config.generation
+        self._software = config.get("timing.software_version")
+        self._interval = config.get("timing.save_interval")
+        self._most = 20 * config.get("timing.max_measurements")
+        self.generation = config.generation
 
-    # -- activations --
+    # -- activations: every line here is paid by every call of every timed function --
 
-    def begin(self, declaration: Declaration, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Activation:
+    def begin(self, declaration: Declaration, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Begin a step: N_ref, estimate and the first record come before its clock starts."""
-        parent = current()
-        entered = 0.0 if parent is None else self.clock()
-        step = self._steps.get(declaration.key)
-        if step is None:
-            step = self._new_step(declaration.key)
-        activation = Activation(self, step, parent)
+        cell = _stack.get()
+        entered = 0.0 if cell is None else self.clock()
+        step = declaration.step if declaration.recorder is self else self._step_of(declaration)
+        activation = Activation(self, step)
         try:
-            if parent is not None and not self._all_nested:
-                activation.nested = is_nested(step, parent)
+            if cell is not None:
+                cell = top()
+                if cell is not None:
+                    activation.parent, activation.is_substep = cell[0], True
+                    activation.nested = not self._all_nested and is_nested(step, cell[0])
             if not activation.nested:
-                self._prepare(activation, declaration, args, kwargs)
-        except BaseException:
-            self._take_out(activation)
-            raise
-        if parent is not None:
-            parent.overhead += self.clock() - entered
-        activation.push()
+                self._prepare(activation, step, declaration, args, kwargs)
+        except BaseException as fault:
+            step.active.pop(activation.id, None)
+            if not isinstance(fault, Exception) or strict():
+                raise
+            self._fault("beginning", step, fault)
+            return INERT
+        if cell is not None:
+            cell[0].overhead += self.clock() - entered
+        _stack.set((activation, cell))
+        activation._since = self.clock()
         return activation
 
     def _prepare(
-        self, activation: Activation, declaration: Declaration, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        activation: Activation,
+        step: Step,
+        declaration: Declaration,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> None:
-        step = activation.step
-        try:
-            activation.N_ref = size = declaration.size(args, kwargs)
-        except Exception:
-            activation.N_ref = size = reported("N_ref", step, _raiser())
+        size = declaration.number
+        if declaration.code is not None:
+            try:
+                size = declaration.size(args, kwargs)
+            except Exception as error:
+                size = None
+                reported("N_ref", step, error)
+        activation.N_ref = size
         if declaration.variant is not None:
-            choose = declaration.variant
-            activation.variant = _variant(step, reported("variant", step, lambda: choose(*args, **kwargs)))
+            activation.variant = _variant(step, declaration.variant, args, kwargs)
         forecast = step.forecasts.get(activation.variant)
         if (
             forecast is None
-            or declaration.order is not step.order
+            or step.generation != config.generation
             or declaration.code is not step.code
+            or declaration.order is not step.order
+            or declaration.enable_logging is not step.enable_logging
             or forecast.generation != config.generation
         ):
             forecast = self._forecast(step, activation.variant, declaration, args)
+            step.follow(declaration)
+        activation.forecast = forecast
         if size is not None:
             try:
                 activation.estimate = forecast.predict(size)
-            except Exception:
-                reported("the estimator", step, _raiser())
+            except Exception as error:
+                reported("the estimator", step, error)
         if current_lane.get() is not None:
-            activation.section = step.section.__enter__()
+            activation.section = step.section
+            step.section.__enter__()
         others = step.active
         if others:
+            activation.overlap = count = len(others) + 1
             for other in list(others.values()):
-                other.overlap = max(other.overlap, len(others) + 1)
-            activation.overlap = len(others) + 1
+                other.overlap = max(other.overlap, count)
         others[activation.id] = activation
-        self._active[activation.id] = activation
         activation.start = self.now()
-        activation.logged = step.is_logged(declaration.enable_logging)
-        if activation.logged:
-            activation.log_lock = threading.RLock()
-            log_event(activation, "nodata" if size is None else "start")
-            wants = activation.parent is None and activation.dt_est is not None
-            if wants and config.get("logging.interval") > 0.0:
-                self.countdown.add(activation)
-        elif publish.listening():
-            log_event(activation, "nodata" if size is None else "start")
+        if step.logged or publish.listening():
+            self._announce(activation, step.logged)
 
-    def end(self, activation: Activation, error: BaseException | None = None) -> None:
+    def _announce(self, activation: Activation, logged: bool) -> None:
+        activation.logged = logged
+        if logged:
+            activation.log_lock = threading.RLock()
+        log_event(activation, "nodata" if activation.N_ref is None else "start")
+        counts = logged and activation.parent is None and activation.dt_est is not None
+        if counts and config.get("logging.interval") > 0.0:
+            self.countdown.add(activation)
+
+    def end(self, activation: Any, error: BaseException | None = None) -> None:
         """End a step. Without *error* it is measured; it is over in any case."""
+        if activation is INERT:
+            return
         activation.pause()
-        parent = activation.parent
-        entered = 0.0 if parent is None else self.clock()
+        ended = self.clock()
         if activation.nested:
             activation.ended = True
             return
-        self._take_out(activation)
-        activation.failed = error is not None
+        step = activation.step
+        step.active.pop(activation.id, None)
         if activation.log_lock is None:
             activation.ended = True
         else:
             with activation.log_lock:
                 activation.ended = True
-            if parent is None:
+            if activation.parent is None:
                 self.countdown.remove(activation)
-        if error is None and activation.N_ref is not None and not activation.discarded:
+        if error is not None:
+            activation.failed = True
+        elif activation.N_ref is not None and not activation.discarded:
             try:
-                self._record(activation)
+                self._record(activation, step, ended)
             except Exception as fault:
-                self._fault("recording", activation.step, fault)
+                if strict():
+                    raise
+                self._fault("recording", step, fault)
         if activation.logged or publish.listening():
             log_event(activation, "complete" if error is None else "failed", error)
-        if parent is not None:
-            parent.overhead += self.clock() - entered
-
-    def _take_out(self, activation: Activation) -> None:
-        activation.step.active.pop(activation.id, None)
-        self._active.pop(activation.id, None)
+        if activation.parent is not None:
+            activation.parent.overhead += self.clock() - ended
 
     def _fault(self, what: str, step: Step, fault: Exception) -> None:
-        if strict():
-            raise fault
-        cause: Hashable = (what, step.key, type(fault))
+        cause = (what, step.key, type(fault))
         warn_once(cause, "step %s: %s failed: %s: %s", step.key, what, type(fault).__name__, fault)
 
-    def _record(self, activation: Activation) -> None:
-        step = activation.step
-        measurement = Measurement(
-            activation._elapsed,
-            activation.N_ref,
-            activation.dt_est,
-            "",
-            activation.start,
-            step.fingerprint,
-            activation.overlap,
-            activation.is_substep,
-            config.get("timing.software_version"),
-        )
-        forecast = step.forecasts[activation.variant]
+    def _record(self, activation: Activation, step: Step, ended: float) -> None:
+        forecast: Forecast = activation.forecast
+        estimate = activation.estimate
+        dt, size, overlap = activation._elapsed, activation.N_ref, activation.overlap
+        expected = None if estimate is None else estimate.value
+        start, substep = activation.start, activation.is_substep
         folder = self._folder
+        series = forecast.series
         with self._lock:
-            if folder is not None and folder.writes:
-                folder.append(step.key, step.order_name, activation.variant, measurement)
-            forecast.add(measurement)
+            fragment = None if folder is None else folder._fragment or folder.fragment()
+            line: Any = next(_lines)
+            if fragment is not None:
+                try:
+                    if fragment is not forecast.fragment or forecast.head < 0:
+                        forecast.fragment = fragment
+                        forecast.head = fragment.head(
+                            step.key, step.order_name, forecast.variant, step.fingerprint, self._software
+                        )
+                    line = fragment.append((forecast.head, size, dt, expected, start, overlap, substep))
+                except OSError as error:
+                    folder.fail(error)  # type: ignore[union-attr]
+            name = (_ids if fragment is None else fragment.id, line)
+            series.new.append((dt, size, expected, name, start, step.fingerprint, overlap, substep, self._software))
+            series.total += 1
             self._unsaved += 1
-        forecast.learn(measurement)
-        if self._threaded and self.clock() - self._saved_at > config.get("timing.save_interval"):
+            if len(series.new) > self._most:
+                series.thin(config.get("timing.max_measurements"))
+        forecast.learn(dt, size, expected, overlap)
+        if ended - self._saved_at > self._interval and self._threaded:
             self._save_soon()
 
     def reported(self, activation: Activation) -> None:
@@ -227,6 +258,11 @@ class ProgressRecorder:
     def _new_step(self, key: Key) -> Step:
         with self._lock:
             return self._steps.setdefault(key, Step(key))
+
+    def _step_of(self, declaration: Declaration) -> Step:
+        step = self._steps.get(declaration.key) or self._new_step(declaration.key)
+        declaration.recorder, declaration.step = self, step
+        return step
 
     def _forecast(
         self, step: Step, variant: str | None, declaration: Declaration | None, args: tuple[Any, ...] = ()
@@ -309,7 +345,8 @@ class ProgressRecorder:
 
     def active(self) -> tuple[Activation, ...]:
         """Return the active steps of all threads, in the order in which they began."""
-        return tuple(activation for activation in list(self._active.values()) if not activation.ended)
+        found = [activation for step in list(self._steps.values()) for activation in list(step.active.values())]
+        return tuple(sorted((each for each in found if not each.ended), key=lambda each: each.id))
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the states of all active steps, as viewers get them."""
@@ -451,7 +488,6 @@ class ProgressRecorder:
         Activation
             The running step.
         """
-        from workspan.estimate.activation import INERT
         from workspan.estimate.steps import check_order, check_size_function
 
         if key is None or isinstance(key, str):
@@ -472,8 +508,6 @@ class ProgressRecorder:
         UsageError
             It is not active.
         """
-        from workspan.estimate.activation import INERT
-
         if which is INERT:
             return
         activation = which if isinstance(which, Activation) else self.find(which)
@@ -550,7 +584,6 @@ class ProgressRecorder:
         """Become the recorder of a child: no steps, no threads, and not the parent's measurements to save."""
         self._lock = threading.RLock()
         self.countdown = Countdown(self.clock, threaded=self._threaded)
-        self._active.clear()
         for step in self._steps.values():
             step.active.clear()
         self._unsaved = 0
@@ -578,22 +611,17 @@ def _stored_order(name: str | None) -> Any:
         return check_order("O_N")
 
 
-def _variant(step: Step, value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and value):
-        return None if value is None else value[:200]
-    warn_once(("variant", step.key), "step %s: variant returned %r, which is no text; it is left out", step.key, value)
+def _variant(step: Step, choose: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    try:
+        value = choose(*args, **kwargs)
+    except Exception as error:
+        reported("variant", step, error)
+        return None
+    if isinstance(value, str) and value:
+        return value[:200]
+    if value is not None:
+        warn_once(("variant", step.key), "step %s: variant returned %r, no text; it is left out", step.key, value)
     return None
-
-
-def _raiser() -> Callable[[], Any]:
-    """Return a function that raises again what is being handled."""
-    error = sys.exc_info()[1]
-
-    def again() -> Any:
-        assert error is not None
-        raise error
-
-    return again
 
 
 _default: ProgressRecorder | None = None
@@ -619,8 +647,8 @@ def use(recorder: ProgressRecorder | None) -> ProgressRecorder | None:
 
 
 def _after_fork_in_child() -> None:
-    global _pid
-    _pid = os.getpid()
+    global _pid, _ids
+    _pid, _ids = os.getpid(), secrets.token_hex(6)
     stacks.forget_stack()
     publish.forget()
     if _default is not None:
@@ -628,5 +656,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-__all__ += ["LOGGER"]

@@ -55,7 +55,7 @@ class Declaration:
 
     __slots__ = (
         "N_ref", "N_ref_version", "_fingerprint", "code", "enable_logging", "is_section", "key", "number", "order",
-        "variant",
+        "recorder", "step", "variant",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,17 @@ class Declaration:
         else:
             self.number = _size(N_ref)
         self._fingerprint: str | None = None
+        self.recorder: Any = None
+        self.step: Any = None
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        # The recorder stays in this process.
+        return (
+            self.key, self.order, self.N_ref, self.N_ref_version, self.enable_logging, self.variant, self.is_section
+        )  # fmt: skip
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__init__(*state[:-1], is_section=state[-1])  # type: ignore[misc]
 
     def size(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
         """Return N_ref for a call; ``None``: not to be estimated. An exception of N_ref comes through."""
@@ -150,8 +161,8 @@ class Step:
     """A step while the process lives: its declared order, who runs it, and its forecasts by variant."""
 
     __slots__ = (
-        "_generation", "active", "code", "declared", "enable_logging", "fingerprint", "forecasts", "history", "key",
-        "logged", "n_ref_changed", "order", "section",
+        "active", "code", "enable_logging", "fingerprint", "forecasts", "generation", "history", "key", "logged",
+        "n_ref_changed", "order", "section",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -166,25 +177,18 @@ class Step:
         self.logged = False
         self.n_ref_changed = False
         self.section = section(key.substep_label)
-        self._generation = -1
+        self.generation = -1
 
     @property
     def order_name(self) -> str:
         """Name of the order, as it is stored."""
         return self.order if isinstance(self.order, str) else order_name(self.order)
 
-    def count(self, variant: str | None) -> int:
-        """Number of stored measurements of a variant."""
-        forecast = self.forecasts.get(variant)
-        return 0 if forecast is None else forecast.count
-
-    def is_logged(self, enable_logging: bool | None) -> bool:
-        """Whether activations are logged, by the declaration or by the settings."""
-        if self._generation != config.generation or enable_logging is not self.enable_logging:
-            self._generation = config.generation
-            self.enable_logging = enable_logging
-            self.logged = _is_root(self.key) if enable_logging is None else enable_logging
-        return self.logged
+    def follow(self, declaration: Declaration) -> None:
+        """Take in whether activations are logged, by the declaration or by the settings."""
+        self.generation = config.generation
+        self.enable_logging = wish = declaration.enable_logging
+        self.logged = _is_root(self.key) if wish is None else wish
 
 
 _orders: dict[str, Any] = {}
@@ -276,19 +280,15 @@ def kind_of(target: Any) -> str:
     }.get(type(target), f"object of type {type(target).__name__}")
 
 
-def reported(what: str, step: Step, call: Callable[[], Any]) -> Any:
-    """Call code of the user that must not stop the timed code; ``None`` if it raised, which is told once."""
-    try:
-        return call()
-    except Exception as error:
-        if strict():
-            raise
-        warn_once(
-            (what, step.key, type(error)),
-            "step %s: %s raised %s: %s; the run is neither estimated nor recorded",
-            step.key,
-            what,
-            type(error).__name__,
-            error,
-        )
-        return None
+def reported(what: str, step: Step, error: Exception) -> None:
+    """Tell once that code of the user raised, which must not stop the timed code; with ``timing.strict`` raise it."""
+    if strict():
+        raise error
+    warn_once(
+        (what, step.key, type(error)),
+        "step %s: %s raised %s: %s; the run is neither estimated nor recorded",
+        step.key,
+        what,
+        type(error).__name__,
+        error,
+    )
