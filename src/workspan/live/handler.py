@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from workspan.live import outlet
 
-__all__ = ["SocketHandler"]
+__all__ = ["SocketHandler", "line_of"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _SENT = (
@@ -29,6 +30,8 @@ _SENT = (
     "taskName",
 )
 _formatter = logging.Formatter()
+_FIELD = re.compile(r"%\([A-Za-z_]+\)[-#0 +]{0,5}\d{0,3}(\.\d{1,3})?[sdfrxX]|%%|[^%]")
+_MOST_FORMAT = 1000
 
 
 class SocketHandler(logging.Handler):
@@ -83,3 +86,39 @@ class SocketHandler(logging.Handler):
             outlet.publish({"kind": "log", "handler": self.name, "record": sent, "extra": extra})
         except Exception:
             self.handleError(record)
+
+
+def line_of(frame: dict[str, Any], fmt: object, datefmt: object) -> str:
+    """Return the text of a log frame as a handler's format wants it.
+
+    A format is data from another process like the rest: one that is not plain, or that does not suit the record, gives
+    way to the message alone.
+
+    Parameters
+    ----------
+    frame
+        Of the kind ``log``.
+    fmt, datefmt
+        From a frame of the kind ``handler``, or ``None``.
+    """
+    sent = frame.get("record")
+    sent = sent if isinstance(sent, dict) else {}
+    extra = frame.get("extra")
+    fields = {name: value for name, value in sent.items() if name in _SENT and isinstance(value, (str, int, float))}
+    message = str(sent.get("message", ""))
+    if isinstance(extra, dict):
+        fields = {**{name: value for name, value in extra.items() if name not in _STANDARD}, **fields}
+    record = logging.makeLogRecord({**fields, "msg": message, "args": None})
+    for name in ("exc_text", "stack_info"):
+        text = sent.get(name)
+        setattr(record, name, text if isinstance(text, str) else None)
+    try:
+        return _format(fmt, datefmt).format(record)
+    except Exception:
+        return message
+
+
+def _format(fmt: object, datefmt: object) -> logging.Formatter:
+    if not isinstance(fmt, str) or len(fmt) > _MOST_FORMAT or _FIELD.sub("", fmt):
+        fmt = "%(message)s"
+    return logging.Formatter(fmt, datefmt if isinstance(datefmt, str) and len(datefmt) <= _MOST_FORMAT else None)
