@@ -144,9 +144,17 @@ class Forecast:
             (1.0 if m.N_ref is None else m.N_ref, m.dt) for m in measurements if m.N_ref is not None or constant
         ]
 
-    def stored(self) -> dict[str, Any] | None:
-        """Return the estimator as it goes into a file: ``count``, ``tck``, ``source``, ``order``."""
+    def stored(self, *, renewed: bool = True) -> dict[str, Any] | None:
+        """Return the estimator as it goes into a file: ``count``, ``tck``, ``source``, ``order``.
+
+        Parameters
+        ----------
+        renewed
+            Whether there is time, some 10 ms, to fit it to the measurements that it was right about, too.
+        """
         try:
+            if renewed and self.skipped:
+                self.renew()
             estimator = self.estimator
             knots, coefficients, degree = estimator.tck
             distinct, total = estimator.count

@@ -28,6 +28,9 @@ from workspan.estimate.notices import guarded, strict, warn_once
 from workspan.estimate.steps import Declaration, Step, reported
 from workspan.measure.ticks import current_lane
 
+RENEWING_SECONDS = 0.5
+"""How long a save may fit curves anew."""
+
 _ids = secrets.token_hex(6)
 _lines = itertools.count()
 
@@ -526,7 +529,8 @@ class ProgressRecorder:
             written = folder.rotate()
             count, self._unsaved = self._unsaved, 0
             self._saved_at = self.clock()
-            steps = {key: self._copied(key) for key in self._loaded()}
+            hurry = time.monotonic() + RENEWING_SECONDS
+            steps = {key: self._copied(key, renewed=time.monotonic() < hurry) for key in self._loaded()}
         done = folder.save(steps, written)
         with self._lock:
             if done is None:
@@ -534,7 +538,7 @@ class ProgressRecorder:
                 return False
         return True
 
-    def _copied(self, key: Key) -> StepHistory:
+    def _copied(self, key: Key, *, renewed: bool) -> StepHistory:
         """Copy what is known of a step, with its estimators, so that it can be written without the lock."""
         kept = self._loaded()[key]
         step = self._steps.get(key)
@@ -547,7 +551,7 @@ class ProgressRecorder:
             forecast = None if step is None else step.forecasts.get(variant)
             mine = copy.variant(variant)
             mine.measurements, mine.total = list(series.measurements), series.total
-            mine.estimate = series.estimate if forecast is None else forecast.stored()
+            mine.estimate = series.estimate if forecast is None else forecast.stored(renewed=renewed)
             for measurement in mine.measurements:
                 if measurement.start is not None and measurement.start > copy.used:
                     copy.used = measurement.start
