@@ -44,7 +44,7 @@ def other(n: float) -> float:
 def test_a_changed_n_ref_quarantines(
     recorder: ProgressRecorder, run: Any, again: Any, seen: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning, the old curve answers as stale until there are enough new ones; reverting restores (E47, E48, D11)."""
+    """One warning; the old curve answers as stale until there are enough new ones; reverting works (E47, E48, D11)."""
     for n in (1, 2, 3, 4):
         run(recorder, n, n * 10, one)
     fresh = again()
@@ -62,7 +62,9 @@ def test_a_changed_n_ref_quarantines(
         assert part in told.message
     assert changed() == (KEY,)
     assert seen.records[0].workspan["n_ref_changed"] is True
-    assert seen.texts[0] == "f -- 40 s (40 s - 40 s), from 5 runs of an earlier N_ref" or "earlier N_ref" in seen.texts[0]
+    assert (
+        seen.texts[0] == "f -- 40 s (40 s - 40 s), from 5 runs of an earlier N_ref" or "earlier N_ref" in seen.texts[0]
+    )
     run(fresh, 4, 40, other)
     assert estimate(KEY, 8.0).value == pytest.approx(40, rel=0.01)
     assert fresh.forecast(KEY).count == 3
@@ -120,7 +122,9 @@ def test_a_changed_order_is_no_change_of_n_ref(recorder: ProgressRecorder, run: 
     assert run(fresh, 2, 4, one, order=lambda n: n * n).estimate is not None
 
 
-def test_a_version_changes_it_and_a_number_cannot(recorder: ProgressRecorder, run: Any, again: Any, caplog: Any) -> None:
+def test_a_version_changes_it_and_a_number_cannot(
+    recorder: ProgressRecorder, run: Any, again: Any, caplog: Any
+) -> None:
     """N_ref_version is mixed in (E45); a plain number has no fingerprint to compare (E44)."""
     for n in (1, 2, 3):
         run(recorder, n, n, one)

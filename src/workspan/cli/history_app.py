@@ -21,7 +21,8 @@ def build() -> App:
         help="Look at what was measured of steps, and at what is expected of them from it.",
         default_parameter=Parameter(negative=()),
     )
-    for name, command in zip(("list", "show", "discard", "prune", "import", "export"), COMMANDS, strict=True):
+    commands: dict[str, Any] = dict(zip(NAMES, COMMANDS, strict=True))
+    for name, command in commands.items():
         app.command(command, name=name)
     return app
 
@@ -105,4 +106,5 @@ def export(
     return history.export(path, steps, directory)
 
 
+NAMES = ("list", "show", "discard", "prune", "import", "export")
 COMMANDS = (list_steps, show, discard, prune, take_in, export)

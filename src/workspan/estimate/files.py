@@ -91,7 +91,9 @@ class Fragment:
                 hidden.unlink()
             raise
 
-    def head(self, key: Key, order: str | None, variant: str | None, fingerprint: str | None, software: str | None) -> int:
+    def head(
+        self, key: Key, order: str | None, variant: str | None, fingerprint: str | None, software: str | None
+    ) -> int:
         """Return the number of a series of measurements that have these in common."""
         which = (key, order, variant, fingerprint, software)
         number = self._series.get(which)
