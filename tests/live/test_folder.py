@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def dead() -> int:
 
 
 @pytest.fixture
-def leftover(place: Path) -> Iterator[Callable[..., Path]]:
+def leftover(place: Path) -> Callable[..., Path]:
     """Leave a socket behind on which nobody listens: ``leftover(name)``."""
     folders.prepare(place)
 
@@ -35,7 +35,7 @@ def leftover(place: Path) -> Iterator[Callable[..., Path]]:
             one.bind(str(place / name))
         return place / name
 
-    yield make
+    return make
 
 
 class TestPlaces:
@@ -177,7 +177,7 @@ class TestBind:
 
 
 def test_leftovers_are_swept(place: Path, dead: int, leftover: Callable[..., Path]) -> None:
-    """Sockets of programs that were killed go, also unfinished ones; other files, and those of the living, stay (R32)."""
+    """Sockets of programs that were killed go, also unfinished ones; those of the living, and other files, stay (R32)."""
     gone = [leftover(f"a.py-{dead}.sock"), leftover(f".{dead}.00ff")]
     kept = [leftover(f"a.py-{os.getpid()}.sock"), leftover("other.sock"), place / f"b.py-{dead}.sock"]
     kept[-1].write_text("no socket")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -21,7 +22,9 @@ from workspan.live.frames import HEAD_BYTES, MAX_FRAME, FrameReader, encode
 
 scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 values = scalars | st.text(max_size=20) | st.lists(scalars, max_size=3)
-records = st.dictionaries(st.text(max_size=5), values, max_size=3).map(lambda fields: {**fields, "v": 1, "kind": "step"})
+records = st.dictionaries(st.text(max_size=5), values, max_size=3).map(
+    lambda fields: {**fields, "v": 1, "kind": "step"}
+)
 
 
 def decoded(record: dict[Any, Any]) -> dict[str, Any]:
@@ -47,21 +50,17 @@ def test_pieces_make_no_difference(sent: list[dict[str, Any]], sizes: list[int])
 def test_no_bytes_crash_a_reader(chunks: list[bytes]) -> None:
     """Any bytes are frames, the beginning of one, or a protocol error (E107, E111)."""
     reader = FrameReader()
-    try:
+    with contextlib.suppress(WireError):
         for chunk in chunks:
             for frame in reader.feed(chunk):
                 assert frame["v"] == 1
-    except WireError as error:
-        assert str(error).startswith("protocol error")
 
 
 @given(st.binary(max_size=100))
 def test_no_text_crashes_a_reader(text: bytes) -> None:
     """Any bytes behind a right length are a record or a protocol error (E107)."""
-    try:
+    with contextlib.suppress(WireError):
         list(FrameReader().feed(struct.pack(">I", len(text)) + text))
-    except WireError:
-        pass
 
 
 @pytest.mark.parametrize("length", [0, MAX_FRAME + 1, 0xFFFFFFFF])
@@ -73,11 +72,10 @@ def test_a_wrong_length_is_refused_at_once(length: int) -> None:
 
 def test_frames_before_a_fault_count() -> None:
     """What came before a bad frame is still delivered (E111)."""
-    reader, got = FrameReader(), []
+    frames = FrameReader().feed(encode({"kind": "a"}) + struct.pack(">I", 3) + b"{,}")
+    assert next(frames)["kind"] == "a"
     with pytest.raises(WireError, match="not JSON"):
-        for frame in reader.feed(encode({"kind": "a"}) + struct.pack(">I", 3) + b"{,}"):
-            got.append(frame["kind"])
-    assert got == ["a"]
+        next(frames)
 
 
 class Trap:

@@ -147,9 +147,7 @@ def test_the_end_of_a_program(place: Path) -> None:
         (["/lib/app/tool.py"], "app.tool", "app.tool"),
     ],
 )
-def test_the_name_of_a_program(
-    argv: list[str], module: str | None, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_of_a_program(argv: list[str], module: str | None, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is its script, or the module that was started with -m (D30)."""
     from importlib.machinery import ModuleSpec
     from types import ModuleType

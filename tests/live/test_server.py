@@ -164,7 +164,9 @@ def test_a_snapshot_that_raises(started: Server, connect: Connect, caplog: pytes
         client.until(is_last)
     finally:
         live.unregister_snapshot(broken)
-    assert [record.getMessage() for record in caplog.records] == ["what viewers see is not complete: KeyError: 'no step'"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "what viewers see is not complete: KeyError: 'no step'"
+    ]
 
 
 def test_a_large_state_is_cut(started: Server, connect: Connect) -> None:

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_partial_reads(watch: Callable[..., Watched], fake: Callable[..., Any]) 
 
 
 def test_it_says_when(watch: Callable[..., Watched], fake: Callable[..., Any]) -> None:
-    """The time of a record is told on the viewer's clock: the frame that came quickest shows how the two differ (E109)."""
+    """The time of a record is told on the viewer's clock: the quickest frame shows how the two differ (E109)."""
     program, seen = fake(), watch()
     seen.look()
     program.hello(mono=5000.0)
@@ -172,7 +173,7 @@ def test_pauses_grow(watch: Callable[..., Watched], fake: Callable[..., Any]) ->
         program.send(struct.pack(">I", 2**32 - 1))
         assert "protocol error" in seen.until(Trouble).text
         program.hang_up()
-    pauses = [after - before for before, after in zip(tried, tried[1:], strict=False)]
+    pauses = [after - before for before, after in pairwise(tried)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 30]
     assert set(pauses[6:]) == {30}
 
