@@ -1,0 +1,662 @@
+"""Who records: activations begin and end here, and their measurements go to the forecasts and to disk."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from workspan import config
+from workspan.errors import UsageError
+from workspan.estimate import activation as stacks
+from workspan.estimate import publish
+from workspan.estimate.activation import INERT, Activation, _stack, top
+from workspan.estimate.files import TimingFolder, timing_directory
+from workspan.estimate.forecast import Forecast
+from workspan.estimate.keys import Key, as_key, key_of_frame
+from workspan.estimate.logs import Countdown, log_event, state_of
+from workspan.estimate.measurements import StepHistory
+from workspan.estimate.notices import guarded, strict, warn_once
+from workspan.estimate.steps import Declaration, Step, reported
+from workspan.measure.ticks import current_lane
+
+RENEWING_SECONDS = 0.5
+"""How long a save may fit curves anew."""
+
+_ids = secrets.token_hex(6)
+_lines = itertools.count()
+
+__all__ = ["ProgressRecorder", "default_recorder"]
+
+
+class ProgressRecorder:
+    """Record how long steps take, and tell how long they will.
+
+    One per process is made when it is first needed (:meth:`default`); ``WallClockTime`` uses it. All methods may be
+    called from any thread.
+
+    Parameters
+    ----------
+    directory
+        Folder of timing files; ``None``: as the settings say.
+    clock
+        Monotonic clock, in seconds.
+    now
+        Time of day, in seconds since 1970, for labels.
+    threaded
+        Without threads nothing is counted down and nothing saved in the background, for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = time.time,
+        threaded: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.now = now
+        self.countdown = Countdown(clock, threaded=threaded)
+        self._directory = directory
+        self._threaded = threaded
+        self._lock = threading.RLock()
+        self._steps: dict[Key, Step] = {}
+        self._folder: TimingFolder | None = None
+        self._history: dict[Key, StepHistory] | None = None
+        self._unsaved = 0
+        self._saved_at = clock()
+        self._saver: threading.Thread | None = None
+        self.generation = -1
+        self._enabled = True
+        self._all_nested = False
+        self._software: str | None = None
+        self._interval = 30.0
+        self._most = 1000
+
+    # -- settings --
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is recorded; follows the settings."""
+        if self.generation != config.generation:
+            self._refresh()
+        return self._enabled
+
+    def _refresh(self) -> None:
+        self._enabled = config.get("timing.enabled")
+        self._all_nested = config.get("timing.recursive") == "all"
+        self._software = config.get("timing.software_version")
+        self._interval = config.get("timing.save_interval")
+        self._most = 20 * config.get("timing.max_measurements")
+        self.generation = config.generation
+
+    # -- activations: every line here is paid by every call of every timed function --
+
+    def begin(self, declaration: Declaration, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Begin a step: N_ref, estimate and the first record come before its clock starts."""
+        cell = _stack.get()
+        entered = 0.0 if cell is None else self.clock()
+        step = declaration.step if declaration.recorder is self else self._step_of(declaration)
+        activation = Activation(self, step)
+        try:
+            if cell is not None:
+                cell = top()
+                if cell is not None:
+                    activation.parent, activation.is_substep = cell[0], True
+                    activation.nested = not self._all_nested and is_nested(step, cell[0])
+            if not activation.nested:
+                self._prepare(activation, step, declaration, args, kwargs)
+        except BaseException as fault:
+            step.active.pop(activation.id, None)
+            if not isinstance(fault, Exception) or strict():
+                raise
+            self._fault("beginning", step, fault)
+            return INERT
+        if cell is not None:
+            cell[0].overhead += self.clock() - entered
+        _stack.set((activation, cell))
+        activation._since = self.clock()
+        return activation
+
+    def _prepare(
+        self,
+        activation: Activation,
+        step: Step,
+        declaration: Declaration,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        size = declaration.number
+        if declaration.code is not None:
+            try:
+                size = declaration.size(args, kwargs)
+            except Exception as error:
+                size = None
+                reported("N_ref", step, error)
+        activation.N_ref = size
+        if declaration.variant is not None:
+            activation.variant = _variant(step, declaration.variant, args, kwargs)
+        forecast = step.forecasts.get(activation.variant)
+        if (
+            forecast is None
+            or step.generation != config.generation
+            or declaration.code is not step.code
+            or declaration.order is not step.order
+            or declaration.enable_logging is not step.enable_logging
+            or forecast.generation != config.generation
+        ):
+            forecast = self._forecast(step, activation.variant, declaration, args)
+            step.follow(declaration)
+        activation.forecast = forecast
+        if size is not None:
+            try:
+                activation.estimate = forecast.predict(size)
+            except Exception as error:
+                reported("the estimator", step, error)
+        if current_lane.get() is not None:
+            activation.section = step.section
+            step.section.__enter__()
+        others = step.active
+        if others:
+            activation.overlap = count = len(others) + 1
+            for other in list(others.values()):
+                other.overlap = max(other.overlap, count)
+        others[activation.id] = activation
+        activation.start = self.now()
+        if step.logged or publish.listening():
+            self._announce(activation, step.logged)
+
+    def _announce(self, activation: Activation, logged: bool) -> None:
+        activation.logged = logged
+        if logged:
+            activation.log_lock = threading.RLock()
+        log_event(activation, "nodata" if activation.N_ref is None else "start")
+        counts = logged and activation.parent is None and activation.dt_est is not None
+        if counts and config.get("logging.interval") > 0.0:
+            self.countdown.add(activation)
+
+    def end(self, activation: Any, error: BaseException | None = None) -> None:
+        """End a step. Without *error* it is measured; it is over in any case."""
+        if activation is INERT:
+            return
+        activation.pause()
+        ended = self.clock()
+        if activation.nested:
+            activation.ended = True
+            return
+        step = activation.step
+        step.active.pop(activation.id, None)
+        if activation.log_lock is None:
+            activation.ended = True
+        else:
+            with activation.log_lock:
+                activation.ended = True
+            if activation.parent is None:
+                self.countdown.remove(activation)
+        if error is not None:
+            activation.failed = True
+        elif activation.N_ref is not None and not activation.discarded:
+            try:
+                self._record(activation, step, ended)
+            except Exception as fault:
+                if strict():
+                    raise
+                self._fault("recording", step, fault)
+        if activation.logged or publish.listening():
+            log_event(activation, "complete" if error is None else "failed", error)
+        if activation.parent is not None:
+            activation.parent.overhead += self.clock() - ended
+
+    def _fault(self, what: str, step: Step, fault: Exception) -> None:
+        cause = (what, step.key, type(fault))
+        warn_once(cause, "step %s: %s failed: %s: %s", step.key, what, type(fault).__name__, fault)
+
+    def _record(self, activation: Activation, step: Step, ended: float) -> None:
+        forecast: Forecast = activation.forecast
+        estimate = activation.estimate
+        dt, size, overlap = activation._elapsed, activation.N_ref, activation.overlap
+        expected = None if estimate is None else estimate.value
+        start, substep = activation.start, activation.is_substep
+        folder = self._folder
+        series = forecast.series
+        with self._lock:
+            fragment = None if folder is None else folder._fragment or folder.fragment()
+            line: Any = next(_lines)
+            if fragment is not None:
+                try:
+                    if fragment is not forecast.fragment or forecast.head < 0:
+                        forecast.fragment = fragment
+                        forecast.head = fragment.head(
+                            step.key, step.order_name, forecast.variant, step.fingerprint, self._software
+                        )
+                    line = fragment.append((forecast.head, size, dt, expected, start, overlap, substep))
+                except OSError as error:
+                    folder.fail(error)  # type: ignore[union-attr]
+            name = (_ids if fragment is None else fragment.id, line)
+            series.new.append((dt, size, expected, name, start, step.fingerprint, overlap, substep, self._software))
+            series.total += 1
+            self._unsaved += 1
+            if len(series.new) > self._most:
+                series.thin(config.get("timing.max_measurements"))
+        forecast.learn(dt, size, expected, overlap)
+        if ended - self._saved_at > self._interval and self._threaded:
+            self._save_soon()
+
+    def reported(self, activation: Activation) -> None:
+        """Take note that the work itself told how far it is."""
+        if not activation.ended:
+            log_event(activation, "progress")
+
+    # -- steps --
+
+    def _new_step(self, key: Key) -> Step:
+        with self._lock:
+            return self._steps.setdefault(key, Step(key))
+
+    def _step_of(self, declaration: Declaration) -> Step:
+        step = self._steps.get(declaration.key) or self._new_step(declaration.key)
+        declaration.recorder, declaration.step = self, step
+        return step
+
+    def _forecast(
+        self, step: Step, variant: str | None, declaration: Declaration | None, args: tuple[Any, ...] = ()
+    ) -> Forecast:
+        """Return the forecast of a step in a variant, brought up to date with its declaration and the settings."""
+        history = self._loaded()
+        changed = None
+        if declaration is not None:
+            print_of = step.fingerprint
+            if declaration.code is not step.code:
+                with guarded(f"the fingerprint of N_ref of step {step.key}", ("fingerprint", step.key)):
+                    print_of = declaration.print_of(args)
+                step.code = declaration.code
+        with self._lock:
+            kept = step.history
+            if kept is None:
+                kept = step.history = history.setdefault(step.key, StepHistory(step.key))
+            if declaration is not None:
+                step.order = declaration.order
+                if print_of != step.fingerprint:
+                    changed = step.fingerprint, print_of
+                    step.fingerprint = print_of
+            forecast = step.forecasts.get(variant)
+            if forecast is None:
+                forecast = step.forecasts[variant] = Forecast(kept, variant)
+        if changed is not None:
+            self._compare(step)
+        for each in list(step.forecasts.values()):
+            each.declare(step.order, step.fingerprint)
+        return forecast
+
+    def _compare(self, step: Step) -> None:
+        """Tell if stored measurements were made with another N_ref, and do with them what the settings say."""
+        kept, new = step.history, step.fingerprint
+        if kept is None or new is None:
+            return
+        with self._lock:
+            measured = [m for series in kept.series.values() for m in series.measurements]
+            affected = [m for m in measured if not kept.counts(m, new)]
+            old = affected[-1].fingerprint if affected else None
+            known = any(m.fingerprint == new for m in measured)
+            wish = config.get("timing.on_n_ref_change")
+            kept.fingerprint = new
+            if not affected or known:
+                return
+            step.n_ref_changed = True
+            if wish == "keep":
+                kept.accepted += sorted({str(m.fingerprint) for m in affected} - {*kept.accepted})
+            elif wish == "discard":
+                kept.discarded = self.now()
+                for series in kept.series.values():
+                    series.measurements = [m for m in series.measurements if m not in affected]
+        what = {"keep": "are kept", "discard": "were discarded"}.get(wish, "no longer count")
+        warn_once(
+            ("n_ref", step.key, new),
+            "step %s: N_ref has changed (%s -> %s), so its %s %s; workspan history discard %r deletes them, "
+            "workspan.estimate.accept(key) lets them count again",
+            step.key,
+            old,
+            new,
+            f"{len(affected)} measurement{'' if len(affected) == 1 else 's'}",
+            what,
+            step.key.full_name,
+        )
+
+    def _loaded(self) -> dict[Key, StepHistory]:
+        """Return what the files hold, read at the first call."""
+        with self._lock:
+            if self._history is None:
+                self._history = {}
+                with guarded("reading the timing files", "load"):
+                    self._folder = TimingFolder(self._directory or timing_directory())
+                    self._history = self._folder.load()
+                if self is _default and self._threaded:
+                    publish.start(self.snapshot)
+                    atexit.register(self._at_exit)
+            return self._history
+
+    # -- questions --
+
+    def active(self) -> tuple[Activation, ...]:
+        """Return the active steps of all threads, in the order in which they began."""
+        found = [activation for step in list(self._steps.values()) for activation in list(step.active.values())]
+        return tuple(sorted((each for each in found if not each.ended), key=lambda each: each.id))
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the states of all active steps, as viewers get them."""
+        found = []
+        for activation in self.active():
+            with suppress(Exception):
+                found.append({**state_of(activation, "start"), "key": list(activation.key)})
+        return found
+
+    def find(self, key: Any) -> Activation:
+        """Return the latest activation of a step, of this context if it has any.
+
+        Raises
+        ------
+        UsageError
+            The step is not active.
+        """
+        wanted = as_key(key)
+        for activation in reversed(stacks.stack()):
+            if activation.key == wanted and activation.recorder is self:
+                return activation
+        for activation in reversed(self.active()):
+            if activation.key == wanted:
+                return activation
+        raise UsageError(f"step {wanted} is not active: it has no remaining time, N_ref or estimate")
+
+    def remaining(self, key: Any) -> float | None:
+        """Return the seconds left of an active step; ``None`` without an estimate.
+
+        Raises
+        ------
+        UsageError
+            The step is not active.
+        """
+        return self.find(key).remaining
+
+    def estimate(self, key: Any, N_ref: float, *, variant: str | None = None) -> Any:
+        """Return the estimate of a step for work of size *N_ref*: ``value``, ``low``, ``high``, ``source``, ``basis``.
+
+        Raises
+        ------
+        UsageError
+            The step is neither declared nor stored.
+        """
+        return self.forecast(key, variant=variant).predict(float(N_ref))
+
+    def forecast(self, key: Any, *, variant: str | None = None) -> Forecast:
+        """Return what is known of a step: its measurements and its estimator.
+
+        Raises
+        ------
+        UsageError
+            The step is neither declared nor stored.
+        """
+        wanted = as_key(key)
+        step, history = self._steps.get(wanted), self._loaded()
+        if step is None:
+            if wanted not in history:
+                raise UsageError(f"step {wanted} is neither declared in this process nor stored")
+            step = self._new_step(wanted)
+            step.order = _stored_order(history[wanted].order)
+            step.fingerprint = history[wanted].fingerprint
+            step.code = None
+        return self._forecast(step, variant, None)
+
+    def log_remaining(self, which: Any) -> bool:
+        """Log the state of an active step now; ``False``, and nothing, if it is not active."""
+        if not isinstance(which, Activation):
+            try:
+                which = self.find(which)
+            except UsageError:
+                return False
+        if which.ended or which.nested:
+            return False
+        was, which.logged = which.logged, True
+        try:
+            log_event(which, "progress")
+        finally:
+            which.logged = was
+        return True
+
+    def changed(self) -> tuple[Key, ...]:
+        """Return the steps whose N_ref turned out to be another one than that of stored measurements."""
+        return tuple(key for key, step in list(self._steps.items()) if step.n_ref_changed)
+
+    def accept(self, key: Any) -> None:
+        """Let the measurements of an earlier N_ref of this step count again."""
+        forecast = self.forecast(key)
+        kept = forecast.history
+        with self._lock:
+            found = {m.fingerprint for s in kept.series.values() for m in s.measurements if m.fingerprint is not None}
+            kept.accepted = sorted({*kept.accepted, *found})
+            self._unsaved += 1
+        self._renew(kept.key)
+
+    def discard(self, key: Any) -> int:
+        """Forget the measurements of a step, here and on disk; return how many there were."""
+        kept = self.forecast(key).history
+        with self._lock:
+            count = kept.count
+            kept.discarded = self.now()
+            for series in kept.series.values():
+                series.measurements, series.total, series.estimate = [], 0, None
+            self._unsaved += 1
+        self._renew(kept.key)
+        self.flush()
+        return count
+
+    def _renew(self, key: Key) -> None:
+        step = self._steps.get(key)
+        for forecast in [] if step is None else list(step.forecasts.values()):
+            forecast.renew()
+
+    # -- low level --
+
+    def record(
+        self,
+        key: Any = None,
+        *,
+        N_ref: Any = None,
+        N_ref_args: tuple[tuple[Any, ...], dict[str, Any]] = ((), {}),
+        order: Any = "O_0",
+        enable_logging: bool | None = None,
+        stacklevel: int = 1,
+    ) -> Any:
+        """Begin a step by hand; each needs one :meth:`stop`. ``WallClockTime`` is what should normally be used.
+
+        Parameters
+        ----------
+        key
+            Names of the step; a single text is a step name in the calling function; ``None``: that function.
+        N_ref, N_ref_args, order, enable_logging
+            As in ``WallClockTime``.
+        stacklevel
+            1: the caller is what is timed, 2: its caller, and so on.
+
+        Returns
+        -------
+        Activation
+            The running step.
+        """
+        from workspan.estimate.steps import check_order, check_size_function
+
+        if key is None or isinstance(key, str):
+            key = key_of_frame(sys._getframe(stacklevel), key)
+        check_size_function(N_ref, f"record({key!r})")
+        if not self.enabled:
+            return INERT
+        declaration = Declaration(
+            as_key(key), check_order(order), N_ref, None, enable_logging, None, is_section=True
+        )
+        return self.begin(declaration, *N_ref_args)
+
+    def stop(self, which: Any) -> None:
+        """End a step that :meth:`record` began, by its activation or key.
+
+        Raises
+        ------
+        UsageError
+            It is not active.
+        """
+        if which is INERT:
+            return
+        activation = which if isinstance(which, Activation) else self.find(which)
+        if activation.ended:
+            raise UsageError(f"step {activation.key} is not active: it cannot be stopped")
+        self.end(activation)
+
+    # -- files --
+
+    def flush(self) -> bool:
+        """Merge what was recorded into the timing files now; return whether there was anything, and it is done."""
+        with self._lock:
+            folder = self._folder
+            if folder is None or not self._unsaved or not folder.writes:
+                return False
+            written = folder.rotate()
+            count, self._unsaved = self._unsaved, 0
+            self._saved_at = self.clock()
+            hurry = time.monotonic() + RENEWING_SECONDS
+            steps = {key: self._copied(key, renewed=time.monotonic() < hurry) for key in self._loaded()}
+        done = folder.save(steps, written)
+        with self._lock:
+            if done is None:
+                self._unsaved += count
+                return False
+        return True
+
+    def _copied(self, key: Key, *, renewed: bool) -> StepHistory:
+        """Copy what is known of a step, with its estimators, so that it can be written without the lock."""
+        kept = self._loaded()[key]
+        step = self._steps.get(key)
+        copy = StepHistory(**{name: getattr(kept, name) for name in kept.__struct_fields__})
+        copy.series = {}
+        if step is not None:
+            copy.order = step.order_name if step.order is not None else kept.order
+            copy.fingerprint = step.fingerprint or kept.fingerprint
+        for variant, series in kept.series.items():
+            forecast = None if step is None else step.forecasts.get(variant)
+            mine = copy.variant(variant)
+            mine.measurements, mine.total = list(series.measurements), series.total
+            mine.estimate = series.estimate if forecast is None else forecast.stored(renewed=renewed)
+            for measurement in mine.measurements:
+                if measurement.start is not None and measurement.start > copy.used:
+                    copy.used = measurement.start
+        return copy
+
+    def _save_soon(self) -> None:
+        with self._lock:
+            if self._saver is not None and self._saver.is_alive():
+                return
+            self._saved_at = self.clock()
+            self._saver = threading.Thread(target=self._save_quietly, name="workspan-save", daemon=True)
+            self._saver.start()
+
+    def _save_quietly(self) -> None:
+        with guarded("saving timings", "save"):
+            self.flush()
+
+    def _at_exit(self) -> None:
+        if os.getpid() == _pid:
+            with suppress(Exception):
+                self.flush()
+
+    def close(self) -> None:
+        """Save, and let go of the files; what is recorded later reads them again."""
+        self.flush()
+        with self._lock:
+            folder, self._folder, self._history = self._folder, None, None
+            self._steps.clear()
+            if folder is not None and (fragment := folder.rotate()) is not None:
+                fragment.finish()
+        atexit.unregister(self._at_exit)
+
+    def _after_fork(self) -> None:
+        """Become the recorder of a child: no steps, no threads, and not the parent's measurements to save."""
+        self._lock = threading.RLock()
+        self.countdown = Countdown(self.clock, threaded=self._threaded)
+        for step in self._steps.values():
+            step.active.clear()
+        self._unsaved = 0
+        self._saver = None
+        if self._folder is not None:
+            self._folder.forget()
+
+
+def is_nested(step: Step, parent: Activation | None) -> bool:
+    """Whether the step itself is active around here."""
+    while parent is not None:
+        if parent.step is step and not parent.ended:
+            return True
+        parent = parent.parent
+    return False
+
+
+def _stored_order(name: str | None) -> Any:
+    """Return the order of a stored step; one that is a function of another program is not known here."""
+    from workspan.estimate.steps import check_order
+
+    try:
+        return check_order(name or "O_0")
+    except UsageError:
+        return check_order("O_N")
+
+
+def _variant(step: Step, choose: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    try:
+        value = choose(*args, **kwargs)
+    except Exception as error:
+        reported("variant", step, error)
+        return None
+    if isinstance(value, str) and value:
+        return value[:200]
+    if value is not None:
+        warn_once(("variant", step.key), "step %s: variant returned %r, no text; it is left out", step.key, value)
+    return None
+
+
+_default: ProgressRecorder | None = None
+_default_lock = threading.Lock()
+_pid = os.getpid()
+
+
+def default_recorder() -> ProgressRecorder:
+    """Return the recorder of this process."""
+    global _default
+    if _default is None:
+        with _default_lock:
+            if _default is None:
+                _default = ProgressRecorder()
+    return _default
+
+
+def use(recorder: ProgressRecorder | None) -> ProgressRecorder | None:
+    """Make another recorder that of this process; return the one before. ``None``: a new one when it is needed."""
+    global _default
+    before, _default = _default, recorder
+    return before
+
+
+def _after_fork_in_child() -> None:
+    global _pid, _ids
+    _pid, _ids = os.getpid(), secrets.token_hex(6)
+    stacks.forget_stack()
+    publish.forget()
+    if _default is not None:
+        _default._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
