@@ -73,7 +73,7 @@ class SocketHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue *record*."""
-        if not outlet.listening() or record.name.startswith(outlet.LOGGER_NAME) or outlet.in_sender():
+        if not outlet.listening() or str(record.name).startswith(outlet.LOGGER_NAME) or outlet.in_sender():
             return
         try:
             sent: dict[str, Any] = {name: getattr(record, name, None) for name in _SENT}

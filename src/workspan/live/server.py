@@ -163,16 +163,17 @@ class Server:
     def _run(self) -> None:
         with self._turn:  # one thread that was told to stop may not have noticed yet
             try:
-                wait: int | None = None
+                wait: float | None = None
                 while self.is_own_thread() and not self._is_over():
                     for key, mask in self._selector.select(wait):
                         key.data(mask)
                     # In this order: what is queued from now on rings, what was queued before is taken.
                     self._awake = False
-                    wait = None
                     if self._send_queued():
-                        wait = 0
+                        wait = 0.0
                         self._rest()
+                    else:
+                        wait = None if self._closing is None else max(0.0, self._closing - self._clock())
             except Exception as error:  # a fault of this module must not hurt the program
                 self._report(error)
                 self._closing = self._clock()

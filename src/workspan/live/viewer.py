@@ -111,8 +111,7 @@ class Viewer:
         self._retry: dict[Path, tuple[float, float]] = {}
         self._look_due = -math.inf
         self._count = 0
-        self.others: list[folders.Candidate] = []
-        """Programs that run and are not wanted, as of the last look."""
+        self._skipped: list[folders.Candidate] = []
 
     def poll(self, timeout: float) -> list[Event]:
         """Return what has happened; if nothing has, wait for it *timeout* seconds at most."""
@@ -134,6 +133,11 @@ class Viewer:
         """Whether all programs that are connected have told their whole state."""
         return all(link.is_told for link in self._links.values())
 
+    @property
+    def others(self) -> list[folders.Candidate]:
+        """Programs that run and are not wanted, as far as is known."""
+        return self._skipped + [link.candidate for link in self._links.values() if not link.is_wanted]
+
     def close(self) -> None:
         """Disconnect from all programs."""
         for link in list(self._links.values()):
@@ -151,15 +155,15 @@ class Viewer:
     def _look(self) -> list[Event]:
         events: list[Event] = []
         found = [candidate for place in self._places for candidate in folders.candidates(place)]
-        self.others = []
+        self._skipped = []
         for candidate in found:
             if self._pid is not None and candidate.pid != self._pid:
                 if folders.is_running(candidate.pid):
-                    self.others.append(candidate)
-            elif (link := self._links.get(candidate.path)) is not None:
-                if link.program is None or not link.is_wanted:
-                    self.others.append(candidate)
-            elif self._retry.get(candidate.path, (0.0, -math.inf))[1] <= self._clock():
+                    self._skipped.append(candidate)
+            elif (
+                candidate.path not in self._links
+                and self._retry.get(candidate.path, (0.0, -math.inf))[1] <= self._clock()
+            ):
                 events += self._connect(candidate)
         here = {candidate.path for candidate in found}
         self._retry = {path: retry for path, retry in self._retry.items() if path in here}

@@ -278,10 +278,10 @@ def span(low: float | None, high: float | None, elapsed: float = 0.0) -> str:
     """Return what is left of a range after *elapsed* seconds, in brackets; nothing where there is no range."""
     if low is None or high is None:
         return ""
-    least, most = rough(max(0.0, low - elapsed)), rough(max(0.0, high - elapsed))
-    if least.endswith(" s") and most.endswith(" s") and least.count(" ") == most.count(" ") == 1:
-        least, most = least[:-2], most[:-2]
-    return f" ({least} - {most})"
+    least, most = max(0.0, low - elapsed), max(0.0, high - elapsed)
+    if most < 9.95:
+        return f" ({least:.1f} - {most:.1f})"
+    return f" ({least:.0f} - {most:.0f})" if most < 59.5 else f" ({rough(least)} - {rough(most)})"
 
 
 def rough(seconds: float) -> str:
