@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-APPLICATION = '''
+APPLICATION = """
 import logging, os, sys, time
 from workspan import WallClockTime, live
 
@@ -50,7 +50,7 @@ for line in sys.stdin:
         except ValueError:
             pass
     print("done", flush=True)
-'''
+"""
 SIZE = 1e9
 
 
