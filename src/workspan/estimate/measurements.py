@@ -76,7 +76,10 @@ class Series:
     def thin(self, limit: int) -> None:
         """Let those go that :func:`trim` would, of the new ones alone."""
         taken = [self.new.popleft() for _ in range(len(self.new))]
-        self.new.extend(each.fields for each in trim([_Sized(m[1], m) for m in taken], limit))
+        recent = {m[1]: at for at, m in enumerate(taken)}
+        ends = {recent[min(recent)], recent[max(recent)]}  # a size is never None here
+        near = {*range(max(0, len(taken) - limit), len(taken)), *sorted(recent.values())[-limit:], *ends}
+        self.new.extend(each.fields for each in trim([_Sized(taken[at][1], taken[at]) for at in sorted(near)], limit))
 
 
 _BEHIND = ("start", "fingerprint", "overlap", "substep", "software")

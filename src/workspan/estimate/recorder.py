@@ -164,7 +164,7 @@ class ProgressRecorder(Questions):
                 other.overlap = max(other.overlap, count)
         others[activation.id] = activation
         activation.start = self.now()
-        if step.logged or publish.listening():
+        if step.logged or (publish._live is not None and publish.listening()):
             self._announce(activation, step.logged)
 
     def _prepare_away(
@@ -223,8 +223,7 @@ class ProgressRecorder(Questions):
         """End a step. Without *error* it is measured; it is over in any case."""
         if activation is INERT:
             return
-        activation.pause()
-        ended = self.clock()
+        ended = activation.pause()
         if activation.nested:
             activation.ended = True
             return
@@ -248,7 +247,7 @@ class ProgressRecorder(Questions):
                 if strict():
                     raise
                 self._fault("recording", step, fault)
-        if activation.logged or publish.listening():
+        if activation.logged or (publish._live is not None and publish.listening()):
             log_event(activation, "complete" if error is None else "failed", error)
         if activation.parent is not None:
             activation.parent.overhead += self.clock() - ended
@@ -291,7 +290,10 @@ class ProgressRecorder(Questions):
             self._unsaved += 1
             if len(series.new) > self._most:
                 series.thin(config.get("timing.max_measurements"))
-        forecast.learn(dt, size, expected, overlap)
+        if forecast.settled and expected is not None and -forecast.floor <= expected - dt <= forecast.floor:
+            forecast.skipped += 1
+        else:
+            forecast.learn(dt, size, overlap)
         if ended - self._saved_at > self._interval and self._threaded:
             self._save_soon()
 
