@@ -141,10 +141,7 @@ class ProgressRecorder(Questions):
         if (
             forecast is None
             or step.generation != config.generation
-            or declaration.code is not step.code
-            or declaration.order is not step.order
-            or declaration.enable_logging is not step.enable_logging
-            or forecast.generation != config.generation
+            or (declaration is not step.declaration and not step.fits(declaration))
         ):
             forecast = self._forecast(step, activation.variant, declaration, args)
             step.follow(declaration)
@@ -164,7 +161,7 @@ class ProgressRecorder(Questions):
                 other.overlap = max(other.overlap, count)
         others[activation.id] = activation
         activation.start = self.now()
-        if step.logged or (publish._live is not None and publish.listening()):
+        if step.logged or (publish._live is not None and publish._asks()):
             self._announce(activation, step.logged)
 
     def _prepare_away(
@@ -202,7 +199,7 @@ class ProgressRecorder(Questions):
         step = self._steps.get(key) or self._new_step(key)
         if step.order is None or step.fingerprint != note.fingerprint:
             step.order, step.fingerprint = _stored_order(note.order), note.fingerprint
-            step.code = None
+            step.code = step.declaration = None
         activation = Activation(self, step)
         activation.N_ref, activation._elapsed, activation.start = note.N_ref, note.dt, note.start
         activation.overlap, activation.is_substep, activation.variant = note.overlap, note.substep, note.variant
@@ -247,7 +244,7 @@ class ProgressRecorder(Questions):
                 if strict():
                     raise
                 self._fault("recording", step, fault)
-        if activation.logged or (publish._live is not None and publish.listening()):
+        if activation.logged or (publish._live is not None and publish._asks()):
             log_event(activation, "complete" if error is None else "failed", error)
         if activation.parent is not None:
             activation.parent.overhead += self.clock() - ended
@@ -273,8 +270,9 @@ class ProgressRecorder(Questions):
         series = forecast.series
         with self._lock:
             fragment = None if folder is None else folder._fragment or folder.fragment()
-            line: Any = next(_lines)
-            if fragment is not None:
+            if fragment is None:
+                name = _ids, next(_lines)
+            else:
                 try:
                     if fragment is not forecast.fragment or forecast.head < 0:
                         forecast.fragment = fragment
@@ -282,9 +280,10 @@ class ProgressRecorder(Questions):
                             step.key, step.order_name, forecast.variant, step.fingerprint, self._software
                         )
                     line = fragment.append((forecast.head, size, dt, expected, start, overlap, substep))
+                    name = fragment.id, line
                 except OSError as error:
+                    name = _ids, next(_lines)
                     folder.fail(error)  # type: ignore[union-attr]
-            name = (_ids if fragment is None else fragment.id, line)
             series.new.append((dt, size, expected, name, start, step.fingerprint, overlap, substep, self._software))
             series.total += 1
             self._unsaved += 1
