@@ -177,7 +177,7 @@ class TestBind:
 
 
 def test_leftovers_are_swept(place: Path, dead: int, leftover: Callable[..., Path]) -> None:
-    """Sockets of programs that were killed go, also unfinished ones; those of the living, and other files, stay (R32)."""
+    """Sockets of killed programs go, also unfinished ones; those of the living, and other files, stay (R32)."""
     gone = [leftover(f"a.py-{dead}.sock"), leftover(f".{dead}.00ff")]
     kept = [leftover(f"a.py-{os.getpid()}.sock"), leftover("other.sock"), place / f"b.py-{dead}.sock"]
     kept[-1].write_text("no socket")
