@@ -65,9 +65,7 @@ def _whole(least: int, most: float = math.inf) -> Check:
 
 
 def _number(least: float, most: float = math.inf, *, above: bool = False) -> Check:
-    wanted = f"is not a number {'above' if above else 'from'} {least:g}" + (
-        f" to {most:g}" if most < math.inf else ""
-    )
+    wanted = f"is not a number {'above' if above else 'from'} {least:g}" + (f" to {most:g}" if most < math.inf else "")
 
     def check(value: Any) -> float:
         try:
@@ -108,8 +106,8 @@ def _text(value: Any) -> str:
 def _names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    names = list(value) if isinstance(value, Iterable) else [None]
-    if not all(isinstance(name, str) for name in names):
+    names = [name for name in value if isinstance(name, str)] if isinstance(value, Iterable) else []
+    if not isinstance(value, Iterable) or len(names) != len(list(value)):
         raise ValueError("is not a list of names (in the environment: separated by commas)")
     return tuple(names)
 

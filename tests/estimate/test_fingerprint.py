@@ -158,7 +158,7 @@ def test_wrapped_partial_and_callable_objects_are_followed(make: Make) -> None:
     """
     prints = [fingerprint(make(source.format(k))) for k in (2, 3, 2)]
     assert prints[0] == prints[2] != prints[1]
-    source = "class C:\n    def __init__(self, k):\n        self.k = k\n    def __call__(self, x):\n        return x * self.k"
+    source = "class C:\n    def __init__(self, k): self.k = k\n    def __call__(self, x): return x * self.k\n"
     c = make(source, name="C")
     assert fingerprint(c(2)) == fingerprint(c(2)) != fingerprint(c(3))
     assert fingerprint(functools.partial(max, 1)) != fingerprint(functools.partial(max, 2))

@@ -122,5 +122,5 @@ def test_two_sections_of_one_name_warn_once(tmp_path: Path, caplog: pytest.LogCa
 def test_a_wrong_key_is_refused() -> None:
     """A text is no key; lists and pairs are (E114)."""
     assert keys.as_key(["m", "f"]) == ("m", "f", None)
-    with pytest.raises(UsageError, match="'m.f' is no key"):
+    with pytest.raises(UsageError, match=r"'m\.f' is no key"):
         keys.as_key("m.f")

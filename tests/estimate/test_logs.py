@@ -101,12 +101,14 @@ def test_no_data(quick: ProgressRecorder, clock: Any, seen: Any) -> None:
 
 def test_a_failure_is_told(quick: ProgressRecorder, clock: Any, seen: Any) -> None:
     """One record with the type of the exception, and nothing after it (E94, KF-68)."""
-    with (
-        pytest.raises(ValueError, match="x"),
-        WallClockTime("s", N_ref=1.0, order="O_N", enable_logging=True),
-    ):
-        tick(quick, clock, 0.375)
-        raise ValueError("x")
+
+    def f() -> None:
+        with WallClockTime("s", N_ref=1.0, order="O_N", enable_logging=True):
+            tick(quick, clock, 0.375)
+            raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        f()
     tick(quick, clock, 3)
     assert seen.events == ["start", "progress", "failed"]
     assert seen.texts[-1].endswith("failed after 375 ms (ValueError)")
@@ -118,9 +120,12 @@ def test_substeps_are_short_and_indented_by_logged_ancestors(quick: ProgressReco
     """Start and complete only, never a countdown (E93)."""
 
     def f() -> None:
-        with WallClockTime("a", enable_logging=True), WallClockTime("silent", enable_logging=False):
-            with WallClockTime("c", N_ref=1.0, order="O_N", enable_logging=True):
-                clock.work(2)
+        with (
+            WallClockTime("a", enable_logging=True),
+            WallClockTime("silent", enable_logging=False),
+            WallClockTime("c", N_ref=1.0, order="O_N", enable_logging=True),
+        ):
+            clock.work(2)
 
     f()
     assert seen.texts[1:3] == [

@@ -104,6 +104,7 @@ def test_decoration_keeps_what_the_function_is(recorder: ProgressRecorder) -> No
     @WallClockTime
     def generator() -> Any:
         yield
+
     @WallClockTime
     async def asynchronous() -> Any:
         yield

@@ -11,6 +11,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 import workspan as ws
 from workspan.cli import exits
+from workspan.cli.history_app import COMMANDS as HISTORY
+from workspan.cli.history_app import build as history
 from workspan.cli.terminal import complain
 
 
@@ -22,7 +24,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report, repair, watch, worker):
+    if command in (demo, report, repair, watch, worker, *HISTORY):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -45,6 +47,7 @@ def build() -> App:
     app.command(report)
     app.command(repair)
     app.command(watch)
+    app.command(history())
     app.command(worker)
     return app
 

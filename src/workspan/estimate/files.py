@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -91,7 +91,9 @@ class Fragment:
                 hidden.unlink()
             raise
 
-    def head(self, key: Key, order: str | None, variant: str | None, fingerprint: str | None, software: str | None) -> int:
+    def head(
+        self, key: Key, order: str | None, variant: str | None, fingerprint: str | None, software: str | None
+    ) -> int:
         """Return the number of a series of measurements that have these in common."""
         which = (key, order, variant, fingerprint, software)
         number = self._series.get(which)
@@ -317,7 +319,13 @@ class TimingFolder:
         fragment, self._fragment = self._fragment, None
         return fragment
 
-    def save(self, steps: dict[Key, StepHistory], written: Fragment | None) -> dict[Key, StepHistory] | None:
+    def save(
+        self,
+        steps: dict[Key, StepHistory],
+        written: Fragment | None = None,
+        *,
+        change: Callable[[dict[Key, StepHistory]], None] | None = None,
+    ) -> dict[Key, StepHistory] | None:
         """Write a new document of *steps*, the newest document and the fragments of ended processes.
 
         Parameters
@@ -326,6 +334,8 @@ class TimingFolder:
             What this process knows. It is changed: what the disk knows is merged into it.
         written
             Fragment whose measurements are in *steps*.
+        change
+            Called with everything that is going to be written, under the lock.
 
         Returns
         -------
@@ -336,7 +346,7 @@ class TimingFolder:
         try:
             if self.directory is not None and self.writes:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                done = self._save(self.directory, steps)
+                done = self._save(self.directory, steps, change)
         except OSError as error:
             self.fail(error)
         finally:
@@ -347,7 +357,9 @@ class TimingFolder:
                     written.remove()
         return done
 
-    def _save(self, directory: Path, steps: dict[Key, StepHistory]) -> dict[Key, StepHistory] | None:
+    def _save(
+        self, directory: Path, steps: dict[Key, StepHistory], change: Callable[[dict[Key, StepHistory]], None] | None
+    ) -> dict[Key, StepHistory] | None:
         lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _locked(lock, LOCK_SECONDS):
@@ -358,6 +370,8 @@ class TimingFolder:
                 merge(steps.setdefault(key, StepHistory(key)), step, limit)
             if not self.writes:  # the newest document turned out to be of a later version
                 return None
+            if change is not None:
+                change(steps)
             _write_atomically(directory, file_name(datetime.now(UTC)), _limited(steps))
             for path in (*self.documents()[config.get("timing.max_files") :], *dead):
                 with suppress(FileNotFoundError):

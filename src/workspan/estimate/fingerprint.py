@@ -103,8 +103,9 @@ class _Writer:
         elif isinstance(function, (staticmethod, classmethod)):
             self.callable(function.__func__, depth)
         elif isinstance(function, types.MethodType):
-            owner, self._owner = self._owner, function.__self__ if inspect.isclass(function.__self__) else type(
-                function.__self__
+            owner, self._owner = (
+                self._owner,
+                function.__self__ if inspect.isclass(function.__self__) else type(function.__self__),
             )
             self.callable(function.__func__, depth)
             self._owner = owner
@@ -291,9 +292,9 @@ def _called_through_first(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
     if not parameters:
         return
     for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
-            if inner.value.id == parameters[0].arg:
-                yield inner.attr
+        value = inner.value if isinstance(inner, ast.Attribute) else None
+        if isinstance(value, ast.Name) and value.id == parameters[0].arg:
+            yield inner.attr  # type: ignore[attr-defined]
 
 
 # -- finding the source of a function ---------------------------------------------------------------------------------

@@ -140,9 +140,7 @@ class Forecast:
     def _pairs(self, measurements: Iterable[Measurement]) -> list[tuple[float, float]]:
         """Return (N_ref, dt); without a size only where the order does not need one."""
         constant = self._declared[0] == ComputationalOrder.O_0
-        return [
-            (1.0 if m.N_ref is None else m.N_ref, m.dt) for m in measurements if m.N_ref is not None or constant
-        ]
+        return [(1.0 if m.N_ref is None else m.N_ref, m.dt) for m in measurements if m.N_ref is not None or constant]
 
     def stored(self, *, renewed: bool = True) -> dict[str, Any] | None:
         """Return the estimator as it goes into a file: ``count``, ``tck``, ``source``, ``order``.

@@ -137,7 +137,9 @@ class CountedProgress:
                 "depth": 0 if activation is None else activation.depth + 1,
             },
         }
-        LOGGER.log(config.get("logging.level"), "%s (%d of %d, %.0f %%)", message, count, n, 100 * fraction, extra=extra)
+        LOGGER.log(
+            config.get("logging.level"), "%s (%d of %d, %.0f %%)", message, count, n, 100 * fraction, extra=extra
+        )
         return fraction
 
 

@@ -29,7 +29,6 @@ LOGGER_NAME = "workspan.progress"
 LOGGER = logging.getLogger(LOGGER_NAME)
 
 
-
 def seconds_text(seconds: float) -> str:
     """Return a time as people say it, to two digits or whole seconds.
 

@@ -158,7 +158,8 @@ class WallClockTime:
             self.key, self.order, self.N_ref, self.N_ref_version, self.enable_logging, self.variant, is_section=True
         )
         args, kwargs = self.N_ref_args
-        self._activation = activation = recorder.begin(declaration, args, kwargs)
+        activation: Activation = recorder.begin(declaration, args, kwargs)
+        self._activation = activation
         return activation
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
@@ -185,12 +186,13 @@ class WallClockTime:
             raise UsageError(f"{self}: N_ref_args are for a with block; a decorated call has its own arguments")
         kind = kind_of(target)
         if kind == "class":
-            return self._decorate_class(target)
+            decorated: Target = self._decorate_class(target)
+            return decorated
         if kind not in ("function", "staticmethod", "classmethod"):
             raise UsageError(f"{self}: a {kind} cannot be timed; decorate a function, a method or a class")
         if self.method is not None:
             raise UsageError(f"{self}: method={self.method!r} is for a decorated class, and this is a {kind}")
-        function = getattr(target, "__func__", target)
+        function: Any = getattr(target, "__func__", target)
         key = Key(declared_module(function), function.__qualname__, self.step_name)
         _refuse_timed(function, key, str(self))
         code = getattr(inspect.unwrap(function), "__code__", None)
@@ -218,9 +220,7 @@ class WallClockTime:
 
     def _declare(self, key: Key, N_ref: Any, function: Any) -> Declaration:
         check_size_function(N_ref, str(self), function)
-        self._declaration = Declaration(
-            key, self.order, N_ref, self.N_ref_version, self.enable_logging, self.variant
-        )
+        self._declaration = Declaration(key, self.order, N_ref, self.N_ref_version, self.enable_logging, self.variant)
         return self._declaration
 
 
@@ -302,7 +302,7 @@ def time_subclasses(base: type, method: str, **options: Any) -> list[type]:
         return next(iter(getattr(function, STEPS, ())), None)
 
     found: dict[type, None] = {}
-    pending = list(base.__subclasses__())
+    pending: list[type] = list(base.__subclasses__())
     while pending:
         cls = pending.pop(0)
         if cls not in found:
@@ -316,8 +316,8 @@ def time_subclasses(base: type, method: str, **options: Any) -> list[type]:
         if isinstance(before, classmethod):
             before.__func__(cls, **keywords)
         else:
-            super(base, cls).__init_subclass__(**keywords)
+            super(base, cls).__init_subclass__(**keywords)  # type: ignore[arg-type]
         time_one(cls)
 
-    base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
+    base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment, arg-type]
     return list(found)

@@ -65,7 +65,7 @@ class Series:
         while self.new:
             with suppress(IndexError):  # another thread looks, too
                 m = self.new.popleft()
-                self._measurements.append(Measurement(*m[:3], _id(m[3]), *m[4:]))
+                self._measurements.append(Measurement(*m[:3], id=_id(m[3]), **dict(zip(_BEHIND, m[4:], strict=True))))
         return self._measurements
 
     @measurements.setter
@@ -77,6 +77,9 @@ class Series:
         """Let those go that :func:`trim` would, of the new ones alone."""
         taken = [self.new.popleft() for _ in range(len(self.new))]
         self.new.extend(each.fields for each in trim([_Sized(m[1], m) for m in taken], limit))
+
+
+_BEHIND = ("start", "fingerprint", "overlap", "substep", "software")
 
 
 class _Sized(msgspec.Struct):
@@ -122,9 +125,7 @@ class StepHistory(msgspec.Struct):
     def counts(self, measurement: Measurement, current: str | None) -> bool:
         """Whether a measurement was made with the N_ref that is current, or with one that cannot be told from it."""
         fingerprint = measurement.fingerprint
-        return (
-            fingerprint == current or not comparable(fingerprint, current) or fingerprint in self.accepted
-        )
+        return fingerprint == current or not comparable(fingerprint, current) or fingerprint in self.accepted
 
 
 def usable(value: Any) -> float | None:
@@ -193,7 +194,7 @@ def merge(into: StepHistory, other: StepHistory, limit: int) -> bool:
         before = len(mine.measurements)
         if into.discarded is not None:
             limit_start = into.discarded
-            mine.measurements = [m for m in mine.measurements if m.start is not None and m.start > limit_start]
+            mine.measurements = [m for m in mine.measurements if m.start is not None and m.start >= limit_start]
         mine.measurements = trim(mine.measurements, limit)
         changed = changed or len(mine.measurements) != before
     return changed

@@ -19,17 +19,13 @@ from workspan.errors import UsageError
 from workspan.estimate import activation as stacks
 from workspan.estimate import publish
 from workspan.estimate.activation import INERT, Activation, _stack, top
-from workspan.estimate.files import TimingFolder, timing_directory
 from workspan.estimate.forecast import Forecast
-from workspan.estimate.keys import Key, as_key, key_of_frame
-from workspan.estimate.logs import Countdown, log_event, state_of
-from workspan.estimate.measurements import StepHistory
-from workspan.estimate.notices import guarded, strict, warn_once
+from workspan.estimate.keys import as_key, key_of_frame
+from workspan.estimate.logs import Countdown, log_event
+from workspan.estimate.notices import strict, warn_once
+from workspan.estimate.questions import Questions
 from workspan.estimate.steps import Declaration, Step, reported
 from workspan.measure.ticks import current_lane
-
-RENEWING_SECONDS = 0.5
-"""How long a save may fit curves anew."""
 
 _ids = secrets.token_hex(6)
 _lines = itertools.count()
@@ -37,11 +33,11 @@ _lines = itertools.count()
 __all__ = ["ProgressRecorder", "default_recorder"]
 
 
-class ProgressRecorder:
+class ProgressRecorder(Questions):
     """Record how long steps take, and tell how long they will.
 
-    One per process is made when it is first needed (:meth:`default`); ``WallClockTime`` uses it. All methods may be
-    called from any thread.
+    The one of a process is made when it is first needed (:func:`default_recorder`), and ``WallClockTime`` uses it. All
+    methods may be called from any thread.
 
     Parameters
     ----------
@@ -63,18 +59,8 @@ class ProgressRecorder:
         now: Callable[[], float] = time.time,
         threaded: bool = True,
     ) -> None:
-        self.clock = clock
-        self.now = now
+        super().__init__(directory, clock, now, threaded)
         self.countdown = Countdown(clock, threaded=threaded)
-        self._directory = directory
-        self._threaded = threaded
-        self._lock = threading.RLock()
-        self._steps: dict[Key, Step] = {}
-        self._folder: TimingFolder | None = None
-        self._history: dict[Key, StepHistory] | None = None
-        self._unsaved = 0
-        self._saved_at = clock()
-        self._saver: threading.Thread | None = None
         self.generation = -1
         self._enabled = True
         self._all_nested = False
@@ -256,213 +242,6 @@ class ProgressRecorder:
         if not activation.ended:
             log_event(activation, "progress")
 
-    # -- steps --
-
-    def _new_step(self, key: Key) -> Step:
-        with self._lock:
-            return self._steps.setdefault(key, Step(key))
-
-    def _step_of(self, declaration: Declaration) -> Step:
-        step = self._steps.get(declaration.key) or self._new_step(declaration.key)
-        declaration.recorder, declaration.step = self, step
-        return step
-
-    def _forecast(
-        self, step: Step, variant: str | None, declaration: Declaration | None, args: tuple[Any, ...] = ()
-    ) -> Forecast:
-        """Return the forecast of a step in a variant, brought up to date with its declaration and the settings."""
-        history = self._loaded()
-        changed = None
-        if declaration is not None:
-            print_of = step.fingerprint
-            if declaration.code is not step.code:
-                with guarded(f"the fingerprint of N_ref of step {step.key}", ("fingerprint", step.key)):
-                    print_of = declaration.print_of(args)
-                step.code = declaration.code
-        with self._lock:
-            kept = step.history
-            if kept is None:
-                kept = step.history = history.setdefault(step.key, StepHistory(step.key))
-            if declaration is not None:
-                step.order = declaration.order
-                if print_of != step.fingerprint:
-                    changed = step.fingerprint, print_of
-                    step.fingerprint = print_of
-            forecast = step.forecasts.get(variant)
-            if forecast is None:
-                forecast = step.forecasts[variant] = Forecast(kept, variant)
-        if changed is not None:
-            self._compare(step)
-        for each in list(step.forecasts.values()):
-            each.declare(step.order, step.fingerprint)
-        return forecast
-
-    def _compare(self, step: Step) -> None:
-        """Tell if stored measurements were made with another N_ref, and do with them what the settings say."""
-        kept, new = step.history, step.fingerprint
-        if kept is None or new is None:
-            return
-        with self._lock:
-            measured = [m for series in kept.series.values() for m in series.measurements]
-            affected = [m for m in measured if not kept.counts(m, new)]
-            old = affected[-1].fingerprint if affected else None
-            known = any(m.fingerprint == new for m in measured)
-            wish = config.get("timing.on_n_ref_change")
-            kept.fingerprint = new
-            if not affected or known:
-                return
-            step.n_ref_changed = True
-            if wish == "keep":
-                kept.accepted += sorted({str(m.fingerprint) for m in affected} - {*kept.accepted})
-            elif wish == "discard":
-                kept.discarded = self.now()
-                for series in kept.series.values():
-                    series.measurements = [m for m in series.measurements if m not in affected]
-        what = {"keep": "are kept", "discard": "were discarded"}.get(wish, "no longer count")
-        warn_once(
-            ("n_ref", step.key, new),
-            "step %s: N_ref has changed (%s -> %s), so its %s %s; workspan history discard %r deletes them, "
-            "workspan.estimate.accept(key) lets them count again",
-            step.key,
-            old,
-            new,
-            f"{len(affected)} measurement{'' if len(affected) == 1 else 's'}",
-            what,
-            step.key.full_name,
-        )
-
-    def _loaded(self) -> dict[Key, StepHistory]:
-        """Return what the files hold, read at the first call."""
-        with self._lock:
-            if self._history is None:
-                self._history = {}
-                with guarded("reading the timing files", "load"):
-                    self._folder = TimingFolder(self._directory or timing_directory())
-                    self._history = self._folder.load()
-                if self is _default and self._threaded:
-                    publish.start(self.snapshot)
-                    atexit.register(self._at_exit)
-            return self._history
-
-    # -- questions --
-
-    def active(self) -> tuple[Activation, ...]:
-        """Return the active steps of all threads, in the order in which they began."""
-        found = [activation for step in list(self._steps.values()) for activation in list(step.active.values())]
-        return tuple(sorted((each for each in found if not each.ended), key=lambda each: each.id))
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """Return the states of all active steps, as viewers get them."""
-        found = []
-        for activation in self.active():
-            with suppress(Exception):
-                found.append({**state_of(activation, "start"), "key": list(activation.key)})
-        return found
-
-    def find(self, key: Any) -> Activation:
-        """Return the latest activation of a step, of this context if it has any.
-
-        Raises
-        ------
-        UsageError
-            The step is not active.
-        """
-        wanted = as_key(key)
-        for activation in reversed(stacks.stack()):
-            if activation.key == wanted and activation.recorder is self:
-                return activation
-        for activation in reversed(self.active()):
-            if activation.key == wanted:
-                return activation
-        raise UsageError(f"step {wanted} is not active: it has no remaining time, N_ref or estimate")
-
-    def remaining(self, key: Any) -> float | None:
-        """Return the seconds left of an active step; ``None`` without an estimate.
-
-        Raises
-        ------
-        UsageError
-            The step is not active.
-        """
-        return self.find(key).remaining
-
-    def estimate(self, key: Any, N_ref: float, *, variant: str | None = None) -> Any:
-        """Return the estimate of a step for work of size *N_ref*: ``value``, ``low``, ``high``, ``source``, ``basis``.
-
-        Raises
-        ------
-        UsageError
-            The step is neither declared nor stored.
-        """
-        return self.forecast(key, variant=variant).predict(float(N_ref))
-
-    def forecast(self, key: Any, *, variant: str | None = None) -> Forecast:
-        """Return what is known of a step: its measurements and its estimator.
-
-        Raises
-        ------
-        UsageError
-            The step is neither declared nor stored.
-        """
-        wanted = as_key(key)
-        step, history = self._steps.get(wanted), self._loaded()
-        if step is None:
-            if wanted not in history:
-                raise UsageError(f"step {wanted} is neither declared in this process nor stored")
-            step = self._new_step(wanted)
-            step.order = _stored_order(history[wanted].order)
-            step.fingerprint = history[wanted].fingerprint
-            step.code = None
-        return self._forecast(step, variant, None)
-
-    def log_remaining(self, which: Any) -> bool:
-        """Log the state of an active step now; ``False``, and nothing, if it is not active."""
-        if not isinstance(which, Activation):
-            try:
-                which = self.find(which)
-            except UsageError:
-                return False
-        if which.ended or which.nested:
-            return False
-        was, which.logged = which.logged, True
-        try:
-            log_event(which, "progress")
-        finally:
-            which.logged = was
-        return True
-
-    def changed(self) -> tuple[Key, ...]:
-        """Return the steps whose N_ref turned out to be another one than that of stored measurements."""
-        return tuple(key for key, step in list(self._steps.items()) if step.n_ref_changed)
-
-    def accept(self, key: Any) -> None:
-        """Let the measurements of an earlier N_ref of this step count again."""
-        forecast = self.forecast(key)
-        kept = forecast.history
-        with self._lock:
-            found = {m.fingerprint for s in kept.series.values() for m in s.measurements if m.fingerprint is not None}
-            kept.accepted = sorted({*kept.accepted, *found})
-            self._unsaved += 1
-        self._renew(kept.key)
-
-    def discard(self, key: Any) -> int:
-        """Forget the measurements of a step, here and on disk; return how many there were."""
-        kept = self.forecast(key).history
-        with self._lock:
-            count = kept.count
-            kept.discarded = self.now()
-            for series in kept.series.values():
-                series.measurements, series.total, series.estimate = [], 0, None
-            self._unsaved += 1
-        self._renew(kept.key)
-        self.flush()
-        return count
-
-    def _renew(self, key: Key) -> None:
-        step = self._steps.get(key)
-        for forecast in [] if step is None else list(step.forecasts.values()):
-            forecast.renew()
-
     # -- low level --
 
     def record(
@@ -498,9 +277,7 @@ class ProgressRecorder:
         check_size_function(N_ref, f"record({key!r})")
         if not self.enabled:
             return INERT
-        declaration = Declaration(
-            as_key(key), check_order(order), N_ref, None, enable_logging, None, is_section=True
-        )
+        declaration = Declaration(as_key(key), check_order(order), N_ref, None, enable_logging, None, is_section=True)
         return self.begin(declaration, *N_ref_args)
 
     def stop(self, which: Any) -> None:
@@ -518,56 +295,12 @@ class ProgressRecorder:
             raise UsageError(f"step {activation.key} is not active: it cannot be stopped")
         self.end(activation)
 
-    # -- files --
+    # -- the life of the process --
 
-    def flush(self) -> bool:
-        """Merge what was recorded into the timing files now; return whether there was anything, and it is done."""
-        with self._lock:
-            folder = self._folder
-            if folder is None or not self._unsaved or not folder.writes:
-                return False
-            written = folder.rotate()
-            count, self._unsaved = self._unsaved, 0
-            self._saved_at = self.clock()
-            hurry = time.monotonic() + RENEWING_SECONDS
-            steps = {key: self._copied(key, renewed=time.monotonic() < hurry) for key in self._loaded()}
-        done = folder.save(steps, written)
-        with self._lock:
-            if done is None:
-                self._unsaved += count
-                return False
-        return True
-
-    def _copied(self, key: Key, *, renewed: bool) -> StepHistory:
-        """Copy what is known of a step, with its estimators, so that it can be written without the lock."""
-        kept = self._loaded()[key]
-        step = self._steps.get(key)
-        copy = StepHistory(**{name: getattr(kept, name) for name in kept.__struct_fields__})
-        copy.series = {}
-        if step is not None:
-            copy.order = step.order_name if step.order is not None else kept.order
-            copy.fingerprint = step.fingerprint or kept.fingerprint
-        for variant, series in kept.series.items():
-            forecast = None if step is None else step.forecasts.get(variant)
-            mine = copy.variant(variant)
-            mine.measurements, mine.total = list(series.measurements), series.total
-            mine.estimate = series.estimate if forecast is None else forecast.stored(renewed=renewed)
-            for measurement in mine.measurements:
-                if measurement.start is not None and measurement.start > copy.used:
-                    copy.used = measurement.start
-        return copy
-
-    def _save_soon(self) -> None:
-        with self._lock:
-            if self._saver is not None and self._saver.is_alive():
-                return
-            self._saved_at = self.clock()
-            self._saver = threading.Thread(target=self._save_quietly, name="workspan-save", daemon=True)
-            self._saver.start()
-
-    def _save_quietly(self) -> None:
-        with guarded("saving timings", "save"):
-            self.flush()
+    def _opened(self) -> None:
+        if self is _default and self._threaded:
+            publish.start(self.snapshot)
+            atexit.register(self._at_exit)
 
     def _at_exit(self) -> None:
         if os.getpid() == _pid:
@@ -576,12 +309,7 @@ class ProgressRecorder:
 
     def close(self) -> None:
         """Save, and let go of the files; what is recorded later reads them again."""
-        self.flush()
-        with self._lock:
-            folder, self._folder, self._history = self._folder, None, None
-            self._steps.clear()
-            if folder is not None and (fragment := folder.rotate()) is not None:
-                fragment.finish()
+        super().close()
         atexit.unregister(self._at_exit)
 
     def _after_fork(self) -> None:
@@ -603,16 +331,6 @@ def is_nested(step: Step, parent: Activation | None) -> bool:
             return True
         parent = parent.parent
     return False
-
-
-def _stored_order(name: str | None) -> Any:
-    """Return the order of a stored step; one that is a function of another program is not known here."""
-    from workspan.estimate.steps import check_order
-
-    try:
-        return check_order(name or "O_0")
-    except UsageError:
-        return check_order("O_N")
 
 
 def _variant(step: Step, choose: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:

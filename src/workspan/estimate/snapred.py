@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from workspan.estimate.keys import Key
-from workspan.estimate.measurements import Measurement, Series, StepHistory, in_order, usable
+from workspan.estimate.measurements import Measurement, StepHistory, in_order, usable
 
 __all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of"]
 
@@ -128,7 +128,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         step.variant(variant).measurements.append(measurement)
     step.variant(None).estimate = _estimate(item.get("estimate"))
     estimates = item.get("variants")
-    for variant, estimate in (estimates.items() if isinstance(estimates, dict) else ()):
+    for variant, estimate in estimates.items() if isinstance(estimates, dict) else ():
         step.variant(variant).estimate = _estimate(estimate)
     totals = item.get("totals")
     for series in step.series.values():

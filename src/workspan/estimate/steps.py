@@ -252,9 +252,7 @@ def _check_fit(N_ref: Any, target: Any, where: str) -> None:
         return
     positional = [p for p in ours.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
-    keywords = {
-        p.name: None for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty
-    }
+    keywords = {p.name: None for p in ours.parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
     for count in range(len(required), len(positional) + 1):
         try:
             theirs.bind(*[None] * count, **keywords)
