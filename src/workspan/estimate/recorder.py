@@ -372,7 +372,6 @@ def _after_fork_in_child() -> None:
     global _pid, _ids
     _pid, _ids = os.getpid(), secrets.token_hex(6)
     stacks.forget_stack()
-    publish.forget()
     if _default is not None:
         _default._after_fork()
 
