@@ -64,6 +64,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     base = Path(tempfile.mkdtemp(prefix="l"))
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
     config.reset()
+    monkeypatch.setattr(outlet, "_snapshots", [])  # without those of the tests before
     yield base / "s"
     live.stop()
     config.reset()
