@@ -91,6 +91,22 @@ def test_own_records_do_not_enter(started: Server, connect: Callable[..., Any]) 
         handler.close()
 
 
+def test_what_is_logged_while_sending_is_not_sent(started: Server, connect: Callable[..., Any]) -> None:
+    """Code that runs in the sending thread cannot feed it (E112)."""
+    handler = SocketHandler("audit")
+
+    def snapshot() -> list[dict[str, Any]]:
+        handler.handle(logging.makeLogRecord({"name": "app", "levelno": 30, "msg": "inner"}))
+        return []
+
+    live.register_snapshot(snapshot)
+    client = connect(started.path)
+    client.synced()
+    handler.handle(logging.makeLogRecord({"name": "app", "levelno": 30, "msg": "outer"}))
+    assert [frame["record"]["message"] for frame in logs(client, 1)] == ["outer"]
+    handler.close()
+
+
 def test_nobody_looks(started: Server) -> None:
     """Without a viewer a record is not even formatted (E109)."""
 
