@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,6 +113,26 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _handlers(value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise ValueError("is not a table of handlers by name")
+    known = {"level": "INFO", "format": "%(asctime)s %(message)s", "datefmt": "%Y-%m-%d %H:%M:%S", "loggers": ()}
+    handlers: dict[str, dict[str, Any]] = {}
+    for name, options in value.items():
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", str(name)):
+            raise ValueError(f"has the name {name!r}: use letters, digits, '.', '_' and '-'")
+        if not isinstance(options, Mapping) or options.keys() - known:
+            raise ValueError(f"gives {name!r} what is no table of {', '.join(known)}")
+        made = {**known, **options}
+        made["loggers"] = _names(made["loggers"])
+        if isinstance(made["level"], bool) or not isinstance(made["level"], (str, int)):
+            raise ValueError(f"gives {name!r} a level that is neither a name nor a number")
+        if not all(isinstance(made[text], str) for text in ("format", "datefmt")):
+            raise ValueError(f"gives {name!r} a format that is no text")
+        handlers[str(name)] = made
+    return handlers
+
+
 _SETTINGS: dict[str, Setting] = {
     "tracking_basedir": Setting(None, _path),
     "log_basedir": Setting("./workspan_logs", _path),
@@ -142,6 +163,9 @@ _SETTINGS: dict[str, Setting] = {
     "logging.level": Setting(20, _whole(0, 100)),
     "logging.interval": Setting(10.0, _number(0)),
     "logging.indent": Setting("  ", _text),
+    "live.enabled": Setting(True, _switch),
+    "live.directory": Setting(None, _path),
+    "live.handlers": Setting({}, _handlers),
 }
 
 DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in _SETTINGS.items()}
@@ -172,6 +196,10 @@ Logging of steps
     ``logging.roots``: classes, functions or patterns whose steps are logged. ``logging.level``: of their records.
     ``logging.interval``: seconds between two records of the remaining time, 0 for none. ``logging.indent``: of a step
     inside another.
+Watching from other terminals
+    ``live.enabled``: false keeps this program to itself. ``live.directory``: the one folder for the socket, ``None`` is
+    the user's runtime folder or one in the temp folder. ``live.handlers``: log handlers for viewers by name, each with
+    ``level``, ``format``, ``datefmt`` and ``loggers``, the names of the loggers that it is attached to.
 """
 
 generation = 0

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from workspan import config
 from workspan.cli import main
 
 PROGRAM = """
@@ -108,7 +109,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for sockets."""
     base = Path(tempfile.mkdtemp(prefix="w"))
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
+    config.reset()
     yield base
+    config.reset()
     shutil.rmtree(base)
 
 

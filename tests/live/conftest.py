@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from workspan import live
+from workspan import config, live
 from workspan.live import folder as folders
 from workspan.live import outlet
 from workspan.live.frames import FrameReader, encode
@@ -63,8 +63,11 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a short name, the only one in which sockets are opened and looked for."""
     base = Path(tempfile.mkdtemp(prefix="l"))
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
+    config.reset()
+    monkeypatch.setattr(outlet, "_snapshots", [])  # without those of the tests before
     yield base / "s"
     live.stop()
+    config.reset()
     shutil.rmtree(base)
 
 

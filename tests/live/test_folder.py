@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from workspan import config
 from workspan.errors import ConfigurationError
 from workspan.live import folder as folders
 
@@ -177,7 +178,7 @@ class TestBind:
 
 
 def test_leftovers_are_swept(place: Path, dead: int, leftover: Callable[..., Path]) -> None:
-    """Sockets of programs that were killed go, also unfinished ones; those of the living, and other files, stay (R32)."""
+    """Sockets of killed programs go, also unfinished ones; those of the living, and other files, stay (R32)."""
     gone = [leftover(f"a.py-{dead}.sock"), leftover(f".{dead}.00ff")]
     kept = [leftover(f"a.py-{os.getpid()}.sock"), leftover("other.sock"), place / f"b.py-{dead}.sock"]
     kept[-1].write_text("no socket")
@@ -195,17 +196,17 @@ def test_a_socket_that_answers_survives_a_sweep(place: Path, dead: int) -> None:
         assert path.exists()
 
 
-def test_the_folder_goes_with_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_goes_with_the_last(tmp_path: Path) -> None:
     """An empty folder is removed, one that is in use or that somebody named is not."""
     folders.prepare(tmp_path / "s")
     (tmp_path / "s" / "x").write_text("")
     folders.leave(tmp_path / "s")
     assert (tmp_path / "s").exists()
     (tmp_path / "s" / "x").unlink()
-    monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(tmp_path / "s"))
+    config.configure(live={"directory": tmp_path / "s"})
     folders.leave(tmp_path / "s")
     assert (tmp_path / "s").exists()
-    monkeypatch.delenv("WORKSPAN_LIVE_DIRECTORY")
+    config.reset()
     folders.leave(tmp_path / "s")
     assert not (tmp_path / "s").exists()
 

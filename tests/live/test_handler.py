@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from workspan import config, live
+from workspan.errors import ConfigurationError
 from workspan.live import SocketHandler, outlet
 from workspan.live.handler import line_of
 from workspan.live.server import Server
@@ -88,6 +91,22 @@ def test_own_records_do_not_enter(started: Server, connect: Callable[..., Any]) 
         handler.close()
 
 
+def test_what_is_logged_while_sending_is_not_sent(started: Server, connect: Callable[..., Any]) -> None:
+    """Code that runs in the sending thread cannot feed it (E112)."""
+    handler = SocketHandler("audit")
+
+    def snapshot() -> list[dict[str, Any]]:
+        handler.handle(logging.makeLogRecord({"name": "app", "levelno": 30, "msg": "inner"}))
+        return []
+
+    live.register_snapshot(snapshot)
+    client = connect(started.path)
+    client.synced()
+    handler.handle(logging.makeLogRecord({"name": "app", "levelno": 30, "msg": "outer"}))
+    assert [frame["record"]["message"] for frame in logs(client, 1)] == ["outer"]
+    handler.close()
+
+
 def test_nobody_looks(started: Server) -> None:
     """Without a viewer a record is not even formatted (E109)."""
 
@@ -98,6 +117,70 @@ def test_nobody_looks(started: Server) -> None:
     handler = SocketHandler()
     handler.emit(logging.makeLogRecord({"name": "app", "levelno": 30, "msg": "%s", "args": (Costly(),)}))
     handler.close()
+
+
+class TestSettings:
+    """Handlers that are named in the settings."""
+
+    @pytest.fixture(autouse=True)
+    def _as_before(self, place: Path) -> Iterator[None]:
+        yield
+        config.configure(live={"handlers": {}})
+        live.set_up()
+
+    def attached(self, name: str) -> list[str | None]:
+        """Names of the handlers of a logger."""
+        return [one.name for one in logging.getLogger(name).handlers if isinstance(one, SocketHandler)]
+
+    def test_each_is_attached_once_to_each_logger(self) -> None:
+        """However often handlers are set up (E103)."""
+        audit = {"level": "ERROR", "loggers": ["app.a", "app.b"], "format": "%(message)s", "datefmt": "%H"}
+        config.configure(live={"handlers": {"audit": audit, "other": {"loggers": ["app.a"]}}})
+        for _ in range(3):
+            live.set_up()
+        assert self.attached("app.a") == ["audit", "other"]
+        assert self.attached("app.b") == ["audit"]
+        (handler,) = (one for one in logging.getLogger("app.b").handlers if isinstance(one, SocketHandler))
+        assert (handler.level, handler.fmt, handler.datefmt) == (logging.ERROR, "%(message)s", "%H")
+
+    def test_a_change_takes_effect(self) -> None:
+        """What is no longer wanted is taken away, what has changed is replaced (E103, E73)."""
+        config.configure(live={"handlers": {"a": {"loggers": ["app.a"]}, "b": {"loggers": ["app.a"]}}})
+        live.set_up()
+        config.configure(live={"handlers": {"b": {"loggers": ["app.b"]}}})
+        live.set_up()
+        assert self.attached("app.a") == []
+        assert self.attached("app.b") == ["b"]
+
+    def test_it_comes_with_the_start(self) -> None:
+        """A program that only begins a step gets its configured handlers too (E103)."""
+        config.configure(live={"handlers": {"a": {"loggers": ["app.a"]}}})
+        live.start()
+        assert self.attached("app.a") == ["a"]
+
+    @pytest.mark.parametrize(
+        ("handlers", "says"),
+        [
+            (3, "is not a table of handlers by name"),
+            ({"a/b": {}}, "has the name 'a/b'"),
+            ({"a": {"colour": "red"}}, "gives 'a' what is no table of level, format, datefmt, loggers"),
+            ({"a": {"level": 1.5}}, "gives 'a' a level"),
+            ({"a": {"format": 3}}, "gives 'a' a format"),
+        ],
+    )
+    def test_wrong_settings(self, handlers: Any, says: str) -> None:
+        """They are refused with the name of the setting and what would be right (E72, E104)."""
+        with pytest.raises(ConfigurationError, match=f"live.handlers=.*{says}"):
+            config.configure(live={"handlers": handlers})
+
+    def test_an_unknown_level(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Set-up says which handler has a level that does not exist; a start survives it (E20, E72)."""
+        config.configure(live={"handlers": {"a": {"level": "LOUD"}}})
+        with pytest.raises(ConfigurationError, match=r"'a' has no level that logging knows: .*LOUD"):
+            live.set_up()
+        live.stop()
+        live.start()
+        assert "cannot be set up" in caplog.text
 
 
 def frame(record: dict[str, Any] | None = None, **extra: Any) -> dict[str, Any]:

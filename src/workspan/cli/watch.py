@@ -101,7 +101,7 @@ class Watcher:
                 if (now := self._clock()) - drawn_at < REDRAW_SECONDS:
                     continue
                 drawn_at = now
-                lines = render(self._state.programs.values(), now)
+                lines = render(self._state.programs.values(), now, width=console.width)
                 if not lines:
                     lines = [Text(self._wait_text("waiting for a program (Ctrl-C ends)"), "dim")]
                 most = max(1, console.height - 1)

@@ -40,9 +40,3 @@ def publish(state: dict[str, Any]) -> None:
     """Send the state of a step to whoever looks."""
     with guarded("telling a viewer of a step", "publish"):
         _live.publish(state)
-
-
-def forget() -> None:
-    """Begin anew, in a forked child."""
-    global _live
-    _live = None

@@ -289,6 +289,8 @@ class ProgressRecorder(Questions):
             self._unsaved += 1
             if len(series.new) > self._most:
                 series.thin(config.get("timing.max_measurements"))
+        if folder is not None and folder.pending:
+            folder.tell()
         if forecast.settled and expected is not None and -forecast.floor <= expected - dt <= forecast.floor:
             forecast.skipped += 1
         else:
@@ -377,6 +379,8 @@ class ProgressRecorder(Questions):
         self.countdown = Countdown(self.clock, threaded=self._threaded)
         for step in self._steps.values():
             step.active.clear()
+            for forecast in step.forecasts.values():
+                forecast._lock = threading.Lock()
         self._unsaved = 0
         self._saver = None
         if self._folder is not None:
@@ -431,7 +435,6 @@ def _after_fork_in_child() -> None:
     global _pid, _ids
     _pid, _ids = os.getpid(), secrets.token_hex(6)
     stacks.forget_stack()
-    publish.forget()
     if _default is not None:
         _default._after_fork()
 

@@ -161,8 +161,8 @@ class Step:
     """A step while the process lives: its declared order, who runs it, and its forecasts by variant."""
 
     __slots__ = (
-        "active", "code", "declaration", "enable_logging", "fingerprint", "forecasts", "generation", "history", "key", "logged",
-        "n_ref_changed", "order", "section",
+        "active", "code", "declaration", "enable_logging", "fingerprint", "forecasts", "generation", "history", "key",
+        "logged", "n_ref_changed", "order", "section",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from workspan import config
 from workspan.errors import ConfigurationError
 
 __all__ = [
@@ -36,8 +37,6 @@ __all__ = [
 
 MAX_PATH_BYTES = 107 if sys.platform.startswith("linux") else 103
 """Longest path of a Unix socket on this system, in bytes."""
-ENVIRONMENT = "WORKSPAN_LIVE_DIRECTORY"
-"""Names the one folder to use."""
 
 _NAME = re.compile(r"(?P<name>[A-Za-z0-9._-]+)-(?P<pid>\d{1,10})(\.\d)?\.sock")
 _UNFINISHED = re.compile(r"\.(?P<pid>\d{1,10})\.[0-9a-f]{4}")
@@ -61,8 +60,8 @@ def places() -> list[Path]:
     ``XDG_RUNTIME_DIR`` is private already; a temp folder belongs to everybody, so the folder there bears the user's
     number.
     """
-    if own := os.environ.get(ENVIRONMENT):
-        return [Path(own)]
+    if (own := config.get("live.directory")) is not None:
+        return [own.absolute()]
     user = os.geteuid()
     runtime = [Path(base) / "workspan" for base in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{user}") if base]
     shared = [Path(base) / f"workspan-{user}" for base in (os.environ.get("TMPDIR"), "/tmp") if base]
@@ -99,7 +98,7 @@ def prepare(folder: Path) -> None:
     OSError
         It cannot be made.
     """
-    if os.fspath(folder) == os.environ.get(ENVIRONMENT):
+    if is_named(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -155,9 +154,15 @@ def bind(folder: Path, name: str, pid: int) -> tuple[socket.socket, Path]:
     return listener, path
 
 
+def is_named(folder: Path) -> bool:
+    """Whether somebody has named *folder* for sockets."""
+    named = config.get("live.directory")
+    return named is not None and folder == named.absolute()
+
+
 def leave(folder: Path) -> None:
     """Remove *folder* if it is empty, and none that somebody has named."""
-    if os.fspath(folder) != os.environ.get(ENVIRONMENT):
+    if not is_named(folder):
         with suppress(OSError):
             folder.rmdir()
 

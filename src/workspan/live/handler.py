@@ -6,9 +6,11 @@ import logging
 import re
 from typing import Any
 
+from workspan import config
+from workspan.errors import ConfigurationError
 from workspan.live import outlet
 
-__all__ = ["SocketHandler", "line_of"]
+__all__ = ["SocketHandler", "line_of", "set_up"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _SENT = (
@@ -122,3 +124,36 @@ def _format(fmt: object, datefmt: object) -> logging.Formatter:
     if not isinstance(fmt, str) or len(fmt) > _MOST_FORMAT or _FIELD.sub("", fmt):
         fmt = "%(message)s"
     return logging.Formatter(fmt, datefmt if isinstance(datefmt, str) and len(datefmt) <= _MOST_FORMAT else None)
+
+
+_set_up: dict[str, tuple[dict[str, Any], SocketHandler]] = {}
+
+
+def set_up() -> None:
+    """Attach the log handlers of the setting ``live.handlers`` to their loggers, and let viewers connect.
+
+    Once is enough; after a change of the setting another call brings the handlers in line with it.
+
+    Raises
+    ------
+    ConfigurationError
+        A level is not known.
+    """
+    wanted: dict[str, dict[str, Any]] = config.get("live.handlers")
+    for name, (options, handler) in list(_set_up.items()):
+        if wanted.get(name) != options:
+            for logger in options["loggers"]:
+                logging.getLogger(logger).removeHandler(handler)
+            handler.close()
+            del _set_up[name]
+    for name, options in wanted.items():
+        if name in _set_up:
+            continue
+        try:
+            handler = SocketHandler(name, options["level"], fmt=options["format"], datefmt=options["datefmt"])
+        except ValueError as error:
+            raise ConfigurationError(f"live.handlers: {name!r} has no level that logging knows: {error}") from None
+        for logger in options["loggers"]:
+            logging.getLogger(logger).addHandler(handler)
+        _set_up[name] = options, handler
+    outlet.start()

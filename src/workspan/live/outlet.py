@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from workspan import config
 from workspan.errors import ConfigurationError
 from workspan.live import folder as folders
 from workspan.live.server import Server
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["LOGGER_NAME", "listening", "publish", "register_snapshot", "start", "stop", "unregister_snapshot"]
 
 LOGGER_NAME = "workspan.live"
-ENABLED = "WORKSPAN_LIVE_ENABLED"
 FLUSH_SECONDS = 0.5
 """How long the end of the program may wait for viewers; as long again for a snapshot that does not return."""
 _FORK_SECONDS = 0.2
@@ -63,13 +63,25 @@ def start() -> None:
     if _is_settled():
         return
     with _lock:
-        if _is_settled() or os.environ.get(ENABLED, "1").lower() in ("0", "false", "no", "off"):
+        if _is_settled():
             return
         try:
-            _server = _open()
+            if config.get("live.enabled"):
+                _server = _open()
         except Exception as error:
             _failed = True
             logger.warning("this program cannot be watched: %s", error)
+            return
+    _set_up_handlers()
+
+
+def _set_up_handlers() -> None:
+    from workspan.live.handler import set_up
+
+    try:
+        set_up()
+    except Exception as error:
+        logger.warning("the log handlers for viewers cannot be set up: %s", error)
 
 
 def _is_settled() -> bool:

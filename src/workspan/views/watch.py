@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from workspan.estimate.logs import seconds_text
 from workspan.views.format import duration, one_line
 
 if TYPE_CHECKING:
@@ -258,11 +259,11 @@ def describe(step: StepState, now: float, *, is_root: bool) -> str:
     if step.is_guess:
         return f"{took} so far (no data yet)"
     if elapsed > expected:
-        return f"{took}, longer than the {rough(expected)} expected"
-    text = f"{took} of {rough(expected)}"
+        return f"{took}, longer than the {seconds_text(expected)} expected"
+    text = f"{took} of {seconds_text(expected)}"
     if not is_root:
         return text
-    return f"{text}, {rough(expected - elapsed)} left{span(step.low, step.high, elapsed)}"
+    return f"{text}, {rough(expected - elapsed)} left{_span(step.low, step.high, elapsed)}"
 
 
 def describe_ended(ended: Ended) -> str:
@@ -274,8 +275,7 @@ def describe_ended(ended: Ended) -> str:
     return mean if ended.times == 1 else f"{ended.times:,} times, {mean} each"
 
 
-def span(low: float | None, high: float | None, elapsed: float = 0.0) -> str:
-    """Return what is left of a range after *elapsed* seconds, in brackets; nothing where there is no range."""
+def _span(low: float | None, high: float | None, elapsed: float) -> str:
     if low is None or high is None:
         return ""
     least, most = max(0.0, low - elapsed), max(0.0, high - elapsed)
@@ -289,18 +289,13 @@ def rough(seconds: float) -> str:
 
     Examples
     --------
-    >>> [rough(s) for s in (0.04, 2.14, 38.2, 381, 7384)]
-    ['0.0 s', '2.1 s', '38 s', '6 min 21 s', '2 h 3 min']
+    >>> [rough(s) for s in (0.04, 2.14, 38.2, 381)]
+    ['0.0 s', '2.1 s', '38 s', '6 min 21 s']
     """
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{seconds:.1f} s" if seconds < 1.0 else seconds_text(seconds)
 
 
-def render(programs: Iterable[ProgramState], now: float, *, ascii_only: bool = False) -> list[Text]:
+def render(programs: Iterable[ProgramState], now: float, *, width: int = 80, ascii_only: bool = False) -> list[Text]:
     """Return the lines that show *programs* as of *now*.
 
     Parameters
@@ -309,6 +304,8 @@ def render(programs: Iterable[ProgramState], now: float, *, ascii_only: bool = F
         What to show.
     now
         Seconds of the watcher's clock.
+    width
+        Columns that there are; in few of them bars are shorter. Lines may be longer all the same.
     ascii_only
         Use no signs but those of ASCII.
     """
@@ -317,22 +314,22 @@ def render(programs: Iterable[ProgramState], now: float, *, ascii_only: bool = F
     lines: list[Text] = []
     for program in programs:
         lines.append(Text.assemble((f"pid {program.pid}", "bold"), "  ", (program.script, "bold cyan")))
-        rows = list(_rows(program, now, ascii_only))
-        width = max((len(row[0]) for row in rows), default=0)
-        lines += [Text.assemble(f"  {name:<{width}}  ", *parts) for name, *parts in rows]
+        rows = list(_rows(program, now, max(0, min(BAR_WIDTH, width // 2 - 20)), ascii_only))
+        names = max((len(row[0]) for row in rows), default=0)
+        lines += [Text.assemble(f"  {name:<{names}}  ", *parts) for name, *parts in rows]
         if not rows:
             lines.append(Text("  no step is active", "dim"))
     return lines
 
 
-def _rows(program: ProgramState, now: float, ascii_only: bool) -> Iterator[tuple[Any, ...]]:
+def _rows(program: ProgramState, now: float, bar_width: int, ascii_only: bool) -> Iterator[tuple[Any, ...]]:
     """Yield the name of each line, and its parts, each a text or a text and its style."""
     for ended in program.ended.values():
         yield ended.label, _ended_part(ended, ascii_only)
     for depth, step in program.tree():
         overdue = step.expected is not None and not step.is_guess and step.elapsed_at(now) > step.expected
         style = "yellow" if overdue else "default"
-        bar = _bar(step.fraction_at(now), ascii_only)
+        bar = _bar(step.fraction_at(now), bar_width, ascii_only)
         yield "  " * depth + step.label, *bar, ("  " + describe(step, now, is_root=depth == 0), style)
         for ended in step.ended.values():
             yield "  " * (depth + 1) + ended.label, _ended_part(ended, ascii_only)
@@ -347,10 +344,10 @@ def _ended_part(ended: Ended, ascii_only: bool) -> tuple[str, str]:
     return f"{sign} {text}", "red" if ended.failures else "green"
 
 
-def _bar(fraction: float | None, ascii_only: bool) -> list[tuple[str, str]]:
+def _bar(fraction: float | None, width: int, ascii_only: bool) -> list[tuple[str, str]]:
     full, half, rest = ("#", "#", ".") if ascii_only else ("━", "╸", "━")
     if fraction is None:
-        return [(("." if ascii_only else "╌") * BAR_WIDTH, "dim")]
-    halves = int(fraction * BAR_WIDTH * 2)
+        return [(("." if ascii_only else "╌") * width, "dim")]
+    halves = int(fraction * width * 2)
     done = full * (halves // 2) + half * (halves % 2)
-    return [(done, "green"), (rest * (BAR_WIDTH - len(done)), "bright_black")]
+    return [(done, "green"), (rest * (width - len(done)), "bright_black")]

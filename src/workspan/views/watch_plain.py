@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workspan.estimate.logs import range_text, seconds_text
 from workspan.views.format import duration
-from workspan.views.watch import Ended, describe, describe_ended, rough, span
+from workspan.views.watch import Ended, describe, describe_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,4 +90,4 @@ def _text(change: Change, now: float, is_root: bool) -> str:
 def _start(step: StepState) -> str:
     if step.expected is None or step.is_guess:
         return "started"
-    return f"started, {rough(step.expected)} expected{span(step.low, step.high)}"
+    return f"started, {seconds_text(step.expected)} expected{range_text(step.low, step.high)}"
