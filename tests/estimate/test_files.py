@@ -375,6 +375,20 @@ def test_trimming_keeps_the_ends_and_one_of_each_size() -> None:
     assert len(trim(measured, 1)) == 1
 
 
+def test_a_step_that_runs_often_stays_small(recorder: ProgressRecorder, home: Path, again: Any) -> None:
+    """At most max_measurements are written, of thousands, with all few sizes among them; the total is told (E58)."""
+    config.configure(timing={"max_measurements": 20})
+    for n in range(1500):
+        step(n % 3)
+    fresh = again()
+    (item,) = json.loads(documents(home)[-1].read_text())["steps"]
+    assert len(item["measurements"]) == 20
+    assert {m["N_ref"] for m in item["measurements"]} == {0.0, 1.0, 2.0}
+    assert item["totals"] == {"": 1500}
+    step(1)
+    assert fresh.forecast(KEY).series.total == 1501
+
+
 def test_names_of_files() -> None:
     """Stamps with zone, fraction, colons or compact; a naive one is local; new ones are unique and compact (E60)."""
     name = "execution_timing_{}.json".format

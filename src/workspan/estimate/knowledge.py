@@ -13,7 +13,7 @@ from workspan.errors import UsageError
 from workspan.estimate.files import TimingFolder, timing_directory
 from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key
-from workspan.estimate.measurements import StepHistory
+from workspan.estimate.measurements import StepHistory, in_order, trim
 from workspan.estimate.notices import guarded, warn_once
 from workspan.estimate.steps import Declaration, Step, check_order
 
@@ -177,6 +177,7 @@ class Knowledge:
         for variant, series in kept.series.items():
             forecast = None if step is None else step.forecasts.get(variant)
             mine = copy.variant(variant)
+            series.measurements = trim(in_order(series.measurements), config.get("timing.max_measurements"))
             mine.measurements, mine.total = list(series.measurements), series.total
             mine.estimate = series.estimate if forecast is None else forecast.stored(renewed=renewed)
             for measurement in mine.measurements:
