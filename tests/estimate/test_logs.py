@@ -348,3 +348,17 @@ def test_warnings_are_collected() -> None:
         assert warnings.get() == []
     logger.warning("after")
     assert not warnings.has()
+
+
+def test_overdue_is_not_told_too_early(quick: ProgressRecorder, clock: Any, seen: Any) -> None:
+    """A clock that began a little after its countdown: silence until the estimate has really passed (E91)."""
+    config.configure(logging={"interval": 10})
+    handle = quick.record("s", N_ref=1.0, order="O_N", enable_logging=True)
+    handle._since += 0.25
+    clock.work(1.0)
+    assert quick.countdown.tick() == 0.25
+    assert seen.events == ["start"]
+    clock.work(0.25)
+    quick.countdown.tick()
+    assert seen.events == ["start", "overdue"]
+    quick.stop(handle)
