@@ -238,6 +238,29 @@ def test_many_threads_lose_nothing(recorder: ProgressRecorder) -> None:
     assert len(forecast.measurements()) == config.get("timing.max_measurements")
 
 
+def test_runs_of_one_step_keep_their_own_figures(recorder: ProgressRecorder, clock: Any) -> None:
+    """Start, N_ref and estimate belong to the run, not to the step or its decorator (E24)."""
+
+    @WallClockTime(N_ref=lambda n, _: n, order="O_N")
+    async def f(n: float, gate: asyncio.Event) -> tuple[Any, ...]:
+        handle = current()
+        assert handle is not None
+        await gate.wait()
+        return handle.N_ref, handle.dt_est, handle.elapsed
+
+    async def main() -> list[tuple[Any, ...]]:
+        gate = asyncio.Event()
+        tasks = []
+        for n in (1e9, 2e9):
+            tasks.append(asyncio.create_task(f(n, gate)))
+            await asyncio.sleep(0)
+            clock.work(1)
+        gate.set()
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [(1e9, 3.0, 2.0), (2e9, 6.0, 1.0)]
+
+
 def test_overlap_is_noted(recorder: ProgressRecorder) -> None:
     """How many runs of the step there were at once; fits may leave those out (E32)."""
     barrier = threading.Barrier(2)

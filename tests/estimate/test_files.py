@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
 import signal
@@ -513,3 +514,29 @@ def test_histories_of_no_use_are_dropped() -> None:
     """A folder that does not exist is an empty store (E64)."""
     assert TimingFolder(Path("nowhere")).load() == {}
     assert StepHistory(Key("m", "q")).count == 0
+
+
+def test_no_handler_runs_under_the_lock(recorder: ProgressRecorder, home: Path) -> None:
+    """A handler that waits for another thread which records is no deadlock (E26)."""
+    home.mkdir()
+    (home / "execution_timing_20990101T000000Z.json").write_text("{")
+    free: list[bool] = []
+
+    class Other(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            def look() -> None:
+                free.append(recorder._lock.acquire(timeout=5))
+                if free[-1]:
+                    recorder._lock.release()
+
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+
+    handler = Other()
+    logging.getLogger("workspan.estimate").addHandler(handler)
+    try:
+        step(1)
+    finally:
+        logging.getLogger("workspan.estimate").removeHandler(handler)
+    assert free == [True]

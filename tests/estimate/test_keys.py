@@ -16,7 +16,7 @@ from workspan.estimate.keys import Key, Place
 
 
 def test_names_for_people() -> None:
-    """Full name, root label and substep label, with parts that are null left out (E10)."""
+    """Full name, root label and substep label, with parts that are null left out; a key equals its tuple (E1, E10)."""
     key = Key("pkg.mod", "Reduction.reduce", "load")
     assert (key.full_name, key.root_label, key.substep_label) == (
         "pkg.mod.Reduction.reduce.load",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ def module_level(x: int, *, y: int = 2) -> int:
 
 
 def test_all_forms_record(recorder: ProgressRecorder, clock: Any) -> None:
-    """Bare, with arguments, on a class, ``with`` and ``async with``, each under its key (E2, E3, E4, E12)."""
+    """Bare, with arguments, on a class, ``with`` and ``async with``, each under its key (E2, E3, E4, E12, E34)."""
 
     @WallClockTime
     def bare() -> None:
@@ -433,6 +435,30 @@ def test_faults_of_n_ref_do_not_reach_the_caller(recorder: ProgressRecorder, cap
     with pytest.raises(KeyError):
         f(3)
     assert recorder.active() == () == stack()
+
+
+def test_n_ref_sees_the_raw_arguments(recorder: ProgressRecorder) -> None:
+    """A converting decorator beneath the timing one has not run yet, and the page says so (E38, E39)."""
+    seen: list[Any] = []
+
+    def from_json(function: Callable[[Any], Any]) -> Callable[[str], Any]:
+        @functools.wraps(function)
+        def converting(text: str) -> Any:
+            return function(json.loads(text))
+
+        return converting
+
+    @WallClockTime(N_ref=lambda text: seen.append(text) or len(text), order="O_N")
+    @from_json
+    def f(value: Any) -> Any:
+        return value
+
+    assert f("[1, 2]") == [1, 2]
+    assert seen == ["[1, 2]"]
+    page = (Path(__file__).parents[2] / "docs" / "estimates.md").read_text()
+    assert "sees the raw ones" in " ".join(page.split())
+    for shape in ("file_size", "size_times_groups", "slices_and_annuli", "unless_cached"):
+        assert f"def {shape}" in page
 
 
 def test_variants_have_measurements_of_their_own(

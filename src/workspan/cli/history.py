@@ -29,7 +29,7 @@ def list_steps(directory: Path | None) -> int:
     from workspan.views.terminal import encoding_of
 
     folder = _folder(directory)
-    forecasts = [each for kept in _by_name(folder.load()) for each in _forecasts(kept)]
+    forecasts = [each for kept in _by_name(_load(folder)) for each in _forecasts(kept)]
     if not forecasts:
         say(f"no step was ever measured ({folder.directory} holds nothing)")
     else:
@@ -48,7 +48,7 @@ def show(name: str, directory: Path | None) -> int:
     from workspan.views.history import render_step
     from workspan.views.terminal import encoding_of
 
-    kept = _find(_folder(directory).load(), name)
+    kept = _find(_load(_folder(directory)), name)
     say("\n\n".join(render_step(each, encoding=encoding_of(sys.stdout)) for each in _forecasts(kept)))
     return exits.DONE
 
@@ -62,7 +62,7 @@ def discard(name: str, directory: Path | None) -> int:
         No step, or more than one, is meant.
     """
     folder = _folder(directory)
-    key = _find(folder.load(), name).key
+    key = _find(_load(folder), name).key
     lost: list[int] = []
 
     def change(steps: Steps) -> None:
@@ -148,7 +148,7 @@ def export(path: Path, names: Sequence[str], directory: Path | None) -> int:
     """
     from workspan.estimate.snapred import encode
 
-    stored = _folder(directory).load()
+    stored = _load(_folder(directory))
     steps = [_find(stored, name) for name in names] if names else _by_name(stored)
     for kept in steps:
         for forecast in _forecasts(kept):
@@ -172,6 +172,12 @@ def _folder(directory: Path | None) -> TimingFolder:
     if folder.directory is None:
         raise ConfigurationError("there is no home directory to look for timings in; use --directory")
     return folder
+
+
+def _load(folder: TimingFolder) -> Steps:
+    steps = folder.load()
+    folder.tell()
+    return steps
 
 
 def _save(folder: TimingFolder, change: Callable[[Steps], None]) -> None:

@@ -184,11 +184,11 @@ class Activation:
         _stack.set((self, top()))
         self._since = self.recorder.clock()
 
-    def pause(self) -> None:
-        """Stop its clock and take it off the stack of this context."""
-        since = self._since
+    def pause(self) -> float:
+        """Stop its clock and take it off the stack of this context; return the time of the clock."""
+        since, now = self._since, self.recorder.clock()
         if since is not None:
-            self._elapsed += self.recorder.clock() - since
+            self._elapsed += now - since
             self._since = None
             if self.section is not None:
                 self.section.__exit__()
@@ -198,6 +198,7 @@ class Activation:
                 _stack.set(cell[1])
             else:
                 self._remove(cell)
+        return now
 
     def resume(self) -> None:
         """Go on after a pause, in whatever context this is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
@@ -59,14 +58,3 @@ class Curve:
         elif n < self.first:
             value = min(value, self.at_first)
         return value, value * exp(-min(down, 700.0)), value * exp(min(up, 20.0))
-
-
-def tabulate(
-    places: Sequence[float],
-    values: Sequence[float],
-    below: Sequence[float],
-    above: Sequence[float],
-    ends: tuple[float, float, float, float],
-) -> Curve:
-    """Build a curve from its nodes; *ends* are the fields `first` to `at_last`."""
-    return Curve(tuple(places), tuple(values), tuple(below), tuple(above), *ends)

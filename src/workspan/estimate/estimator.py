@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from workspan.errors import ConfigurationError
 from workspan.estimate.curve import Curve
-from workspan.estimate.model import fit_curve
+from workspan.estimate.table import fit_curve
 from workspan.estimate.order import ComputationalOrder, Order, as_size, convert, order_name, parse_order
 from workspan.estimate.spline import Tck, evaluate, sample
 
@@ -161,8 +161,8 @@ class Estimator:
         ns = [convert(self._order, N_ref) or 0.0 for N_ref in sizes]
         self._curve = fit_curve(
             [self._place(*pair) for pair in zip(sizes, ns, strict=True)],
-            ns,
             [dt for _, dt in self._measurements],
+            self._n_at,
             level=self.level,
             monotone=self.monotone,
         )
@@ -170,9 +170,17 @@ class Estimator:
         count = len(sizes)
         self._basis = f"from {count} run{'s' * (count != 1)}"
 
+    def _n_at(self, place: float) -> float | None:
+        """Return N of a place: the inverse of :meth:`_place`, followed by the order."""
+        return convert(self._order, place) if self._sized else place
+
     def _place(self, N_ref: float, n: float) -> float:
         """Return where a size lies on the axis of the fit: the size itself, unless its order is not one of the six."""
-        return N_ref if isinstance(self._order, ComputationalOrder) and self._order != "O_0" else n
+        return N_ref if self._sized else n
+
+    @property
+    def _sized(self) -> bool:
+        return isinstance(self._order, ComputationalOrder) and self._order != ComputationalOrder.O_0
 
     # -- answering -----------------------------------------------------------------------------------------------
 

@@ -209,12 +209,23 @@ class TimingFolder:
         self._fragment: Fragment | None = None
         self.closed_by: str | None = None
         """Why nothing can be written, once that is known."""
+        self.pending: list[tuple[Any, ...]] = []
+        """What went wrong and was not told yet: whoever holds a lock tells it afterwards."""
         if directory is None:
             self._close("there is no home directory to keep them in; set timing.directory")
 
     def _close(self, why: str) -> None:
         self.closed_by = why
-        warn_once(("files", str(self.directory)), "timings are kept in memory only: %s", why)
+        self._warn(("files", str(self.directory)), "timings are kept in memory only: %s", why)
+
+    def _warn(self, *what: Any) -> None:
+        self.pending.append(what)
+
+    def tell(self) -> None:
+        """Log what went wrong, each thing once."""
+        while self.pending:
+            with suppress(IndexError):  # another thread tells it, too
+                warn_once(*self.pending.pop(0))
 
     @property
     def writes(self) -> bool:
@@ -270,13 +281,13 @@ class TimingFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            warn_once(("read", path), "timing file %s cannot be read and is left out: %s", path.name, error)
+            self._warn(("read", path), "timing file %s cannot be read and is left out: %s", path.name, error)
             return None
         except ValueError as error:
             self._set_aside(path, str(error))
             return None
         if problems:
-            warn_once(("part", path), "timing file %s: left out %s", path.name, "; ".join(problems)[:500])
+            self._warn(("part", path), "timing file %s: left out %s", path.name, "; ".join(problems)[:500])
         return steps
 
     def _set_aside(self, path: Path, why: str) -> None:
@@ -285,7 +296,7 @@ class TimingFolder:
             with suppress(OSError):
                 path.rename(path.with_name(f"{path.name}.{secrets.token_hex(2)}.bad"))
                 moved = "was renamed to end in .bad"
-        warn_once(("bad", path), "timing file %s %s: %s", path.name, moved, why[:200])
+        self._warn(("bad", path), "timing file %s %s: %s", path.name, moved, why[:200])
 
     def _fragments(self, *, dead: bool = False) -> list[Path]:
         """Return the fragments of other processes, or only of those that are gone."""

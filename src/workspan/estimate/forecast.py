@@ -29,8 +29,8 @@ class Forecast:
     """
 
     __slots__ = (
-        "_declared", "_lock", "floor", "fragment", "generation", "head", "history", "last_error", "made", "series",
-        "skipped", "stale", "variant",
+        "_declared", "_lock", "answers", "floor", "fragment", "generation", "head", "history", "made", "series",
+        "settled", "skipped", "stale", "variant",
     )  # fmt: skip
 
     def __init__(self, history: StepHistory, variant: str | None) -> None:
@@ -39,13 +39,15 @@ class Forecast:
         self.variant = variant
         self.stale = False
         """Whether it answers from measurements of an earlier N_ref."""
-        self.last_error: float | None = None
-        """Relative error of the last estimate that could be compared."""
+        self.settled = False
+        """Whether a measurement that is as expected, to ``timing.update_floor``, need not be learned."""
         self.generation = -1
         self.floor = 0.0
         self._declared: Any = (None, None)
         self.made: Estimator | None = None
         """The estimator, once it was needed; to be made again after a change."""
+        self.answers: dict[float, Any] = {}
+        """Sizes that were asked for since the estimator was made or learned."""
         self.skipped = 0
         """Measurements since then that differed too little from what was expected to matter."""
         self.fragment: Any = None
@@ -66,7 +68,8 @@ class Forecast:
 
     def renew(self) -> None:
         """Start again from the measurements."""
-        self.made, self.skipped = None, 0
+        self.made, self.skipped, self.settled = None, 0, False
+        self.answers.clear()
 
     @property
     def count(self) -> int:
@@ -92,17 +95,23 @@ class Forecast:
                 found = self.made
                 if found is None:
                     found = self.made = self._build()
+                    self.settled = found.source == "model" and not self.stale
         return found
 
     def predict(self, N_ref: float) -> Any:
         """Return the estimate for work of size *N_ref*: ``value``, ``low``, ``high``, ``source``, ``basis``."""
-        found = (self.made or self.estimator).predict(N_ref)
-        return found._replace(source="stale") if self.stale else found
+        found = self.answers.get(N_ref)
+        if found is None:
+            found = (self.made or self.estimator).predict(N_ref)
+            if self.stale:
+                found = found._replace(source="stale")
+            if len(self.answers) >= _MOST_ANSWERS:
+                self.answers.clear()
+            self.answers[N_ref] = found
+        return found
 
-    def learn(self, dt: float, N_ref: float | None, expected: float | None, overlap: int) -> None:
+    def learn(self, dt: float, N_ref: float | None, overlap: int) -> None:
         """Take a new measurement into the estimates."""
-        if expected is not None and dt > 0.0:
-            self.last_error = expected / dt - 1.0
         estimator = self.made
         if estimator is None:  # made of all measurements when it is next needed, of this one too
             return
@@ -112,11 +121,10 @@ class Forecast:
             if len(self.admitted()) >= config.get("timing.update_minimum_count"):
                 self.renew()
             return
-        if expected is not None and abs(expected - dt) <= self.floor and estimator.source == "model":
-            self.skipped += 1
-            return
         with self._lock:
             fitted = estimator.update(1.0 if N_ref is None else N_ref, dt)
+            self.answers.clear()
+            self.settled = estimator.source == "model"
         if fitted and self.skipped:
             self.renew()
 
@@ -191,6 +199,8 @@ def _from_stored(order: Any, estimate: dict[str, Any]) -> Estimator | None:
     except (ConfigurationError, ValueError, TypeError):
         return None
 
+
+_MOST_ANSWERS = 1024
 
 _OPTIONS = (
     "spline_order", "update_threshold", "update_minimum_count", "update_floor", "monotone", "interval",

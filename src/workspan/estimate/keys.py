@@ -79,6 +79,8 @@ def checked_name(name: Any, where: str) -> str | None:
     """
     if name is None:
         return None
+    if type(name) is str and 0 < len(name) <= LONGEST_NAME and name.isprintable():
+        return name
     if not isinstance(name, str):
         raise UsageError(f"{where}: the step name is {name!r}, but a step is named by text")
     if not name or len(name) > LONGEST_NAME or any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in name):

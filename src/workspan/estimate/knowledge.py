@@ -124,6 +124,14 @@ class Knowledge:
 
     def _loaded(self) -> dict[Key, StepHistory]:
         """Return what the files hold, read at the first call."""
+        if self._history is not None:
+            return self._history
+        history = self._load()
+        if self._folder is not None:
+            self._folder.tell()
+        return history
+
+    def _load(self) -> dict[Key, StepHistory]:
         with self._lock:
             if self._history is None:
                 self._history = {}
@@ -150,6 +158,7 @@ class Knowledge:
             hurry = time.monotonic() + RENEWING_SECONDS
             steps = {key: self._copied(key, renewed=time.monotonic() < hurry) for key in self._loaded()}
         done = folder.save(steps, written)
+        folder.tell()
         with self._lock:
             if done is None:
                 self._unsaved += count

@@ -104,9 +104,9 @@ def log_event(activation: Activation, event: str, error: BaseException | None = 
         state["error"] = type(error).__name__
     if activation.logged:
         with guarded("logging a step", ("log", activation.key)):
-            _emit(activation, state)
-    if watched and event in ("start", "nodata", "complete", "failed", "progress", "overdue"):
-        publish.publish({**state, "key": list(state["key"]), "event": "start" if event == "nodata" else event})
+            _emit(activation, dict(state))
+    if watched:
+        publish.publish({**state, "key": list(activation.key)})
 
 
 def _emit(activation: Activation, state: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ class WallClockTime:
         self._declaration: Declaration | None = None
         if variant is not None and not callable(variant):
             raise UsageError(f"{self}: variant={variant!r} is not callable")
-        if N_ref is not None:
+        if N_ref is not None and type(N_ref) is not float and type(N_ref) is not int:
             self._check(N_ref, method)
 
     def _check(self, N_ref: Any, method: str | None) -> None:

@@ -65,7 +65,7 @@ class Series:
         while self.new:
             with suppress(IndexError):  # another thread looks, too
                 m = self.new.popleft()
-                self._measurements.append(Measurement(*m[:3], id=_id(m[3]), **dict(zip(_BEHIND, m[4:], strict=True))))
+                self._measurements.append(_measurement(*m))
         return self._measurements
 
     @measurements.setter
@@ -76,10 +76,14 @@ class Series:
     def thin(self, limit: int) -> None:
         """Let those go that :func:`trim` would, of the new ones alone."""
         taken = [self.new.popleft() for _ in range(len(self.new))]
-        self.new.extend(each.fields for each in trim([_Sized(m[1], m) for m in taken], limit))
+        recent = {m[1]: at for at, m in enumerate(taken)}
+        ends = {recent[min(recent)], recent[max(recent)]}  # a size is never None here
+        near = {*range(max(0, len(taken) - limit), len(taken)), *sorted(recent.values())[-limit:], *ends}
+        self.new.extend(each.fields for each in trim([_Sized(taken[at][1], taken[at]) for at in sorted(near)], limit))
 
 
-_BEHIND = ("start", "fingerprint", "overlap", "substep", "software")
+def _measurement(dt: float, size: float, expected: float | None, parts: Any, *others: Any) -> Measurement:
+    return Measurement(dt, size, expected, _id(parts), *others)
 
 
 class _Sized(msgspec.Struct):

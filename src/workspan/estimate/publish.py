@@ -11,6 +11,7 @@ from workspan.estimate.notices import guarded
 __all__ = ["listening", "publish", "start"]
 
 _live: Any = None
+_asks: Any = None
 
 
 def start(snapshot: Callable[[], list[dict[str, Any]]]) -> None:
@@ -21,18 +22,18 @@ def start(snapshot: Callable[[], list[dict[str, Any]]]) -> None:
     snapshot
         Returns the states of the steps that are active now, for a viewer that comes late.
     """
-    global _live
+    global _live, _asks
     if _live is None:
         with guarded("opening the process to viewers", "live"):
             live = import_module("workspan.live")
             live.register_snapshot(snapshot)
             live.start()
-            _live = live
+            _live, _asks = live, live.listening
 
 
 def listening() -> bool:
     """Whether anybody looks."""
-    return _live is not None and bool(_live.listening())
+    return _live is not None and bool(_asks())
 
 
 def publish(state: dict[str, Any]) -> None:

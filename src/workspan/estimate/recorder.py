@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,14 @@ from workspan.estimate import activation as stacks
 from workspan.estimate import publish
 from workspan.estimate.activation import INERT, Activation, _stack, top
 from workspan.estimate.forecast import Forecast
-from workspan.estimate.keys import as_key, key_of_frame
+from workspan.estimate.keys import Key, as_key, key_of_frame
+from workspan.estimate.knowledge import _stored_order
 from workspan.estimate.logs import Countdown, log_event
+from workspan.estimate.measurements import usable
 from workspan.estimate.notices import strict, warn_once
 from workspan.estimate.questions import Questions
 from workspan.estimate.steps import Declaration, Step, reported
+from workspan.measure import notes
 from workspan.measure.ticks import current_lane
 
 _ids = secrets.token_hex(6)
@@ -131,14 +134,14 @@ class ProgressRecorder(Questions):
         activation.N_ref = size
         if declaration.variant is not None:
             activation.variant = _variant(step, declaration.variant, args, kwargs)
+        if notes.away is not None:  # a worker: no history, no timers, no files
+            self._prepare_away(activation, step, declaration, args)
+            return
         forecast = step.forecasts.get(activation.variant)
         if (
             forecast is None
             or step.generation != config.generation
-            or declaration.code is not step.code
-            or declaration.order is not step.order
-            or declaration.enable_logging is not step.enable_logging
-            or forecast.generation != config.generation
+            or (declaration is not step.declaration and not step.fits(declaration))
         ):
             forecast = self._forecast(step, activation.variant, declaration, args)
             step.follow(declaration)
@@ -158,8 +161,51 @@ class ProgressRecorder(Questions):
                 other.overlap = max(other.overlap, count)
         others[activation.id] = activation
         activation.start = self.now()
-        if step.logged or publish.listening():
+        if step.logged or (publish._live is not None and publish._asks()):
             self._announce(activation, step.logged)
+
+    def _prepare_away(
+        self, activation: Activation, step: Step, declaration: Declaration, args: tuple[Any, ...]
+    ) -> None:
+        if declaration.code is not step.code:
+            step.code, step.order = declaration.code, declaration.order
+            try:
+                step.fingerprint = declaration.print_of(args)
+            except Exception as error:
+                self._fault("the fingerprint of N_ref", step, error)
+        if current_lane.get() is not None:
+            activation.section = step.section
+            step.section.__enter__()
+        activation.overlap = len(step.active) + 1
+        step.active[activation.id] = activation
+        activation.start = self.now()
+
+    def adopt(self, found: Sequence[notes.Note]) -> None:
+        """Record measurements that workers made."""
+        if not self.enabled:
+            return
+        for note in found:
+            try:
+                self._adopt(note)
+            except Exception as fault:
+                if strict():
+                    raise
+                warn_once(("adopt", type(fault)), "measurements of workers are lost: %s", fault)
+
+    def _adopt(self, note: notes.Note) -> None:
+        if usable(note.N_ref) is None or usable(note.dt) is None:  # it came over a wire
+            return
+        key = Key(*note.key)
+        step = self._steps.get(key) or self._new_step(key)
+        if step.order is None or step.fingerprint != note.fingerprint:
+            step.order, step.fingerprint = _stored_order(note.order), note.fingerprint
+            step.code = step.declaration = None
+        activation = Activation(self, step)
+        activation.N_ref, activation._elapsed, activation.start = note.N_ref, note.dt, note.start
+        activation.overlap, activation.is_substep, activation.variant = note.overlap, note.substep, note.variant
+        activation.forecast = forecast = self._forecast(step, note.variant, None)
+        activation.estimate = forecast.predict(note.N_ref)
+        self._record(activation, step, self.clock())
 
     def _announce(self, activation: Activation, logged: bool) -> None:
         activation.logged = logged
@@ -174,8 +220,7 @@ class ProgressRecorder(Questions):
         """End a step. Without *error* it is measured; it is over in any case."""
         if activation is INERT:
             return
-        activation.pause()
-        ended = self.clock()
+        ended = activation.pause()
         if activation.nested:
             activation.ended = True
             return
@@ -190,6 +235,8 @@ class ProgressRecorder(Questions):
                 self.countdown.remove(activation)
         if error is not None:
             activation.failed = True
+        elif notes.away is not None:
+            self._note(activation, step)
         elif activation.N_ref is not None and not activation.discarded:
             try:
                 self._record(activation, step, ended)
@@ -197,10 +244,17 @@ class ProgressRecorder(Questions):
                 if strict():
                     raise
                 self._fault("recording", step, fault)
-        if activation.logged or publish.listening():
+        if activation.logged or (publish._live is not None and publish._asks()):
             log_event(activation, "complete" if error is None else "failed", error)
         if activation.parent is not None:
             activation.parent.overhead += self.clock() - ended
+
+    def _note(self, activation: Activation, step: Step) -> None:
+        size, start, away = activation.N_ref, activation.start, notes.away
+        if size is None or start is None or activation.discarded or away is None or len(away) >= notes.MOST:
+            return
+        fields = (step.key, step.order_name, activation.variant, step.fingerprint, size, activation._elapsed, start)
+        away.append(notes.Note(*fields, activation.overlap, activation.is_substep))
 
     def _fault(self, what: str, step: Step, fault: Exception) -> None:
         cause = (what, step.key, type(fault))
@@ -216,8 +270,9 @@ class ProgressRecorder(Questions):
         series = forecast.series
         with self._lock:
             fragment = None if folder is None else folder._fragment or folder.fragment()
-            line: Any = next(_lines)
-            if fragment is not None:
+            if fragment is None:
+                name = _ids, next(_lines)
+            else:
                 try:
                     if fragment is not forecast.fragment or forecast.head < 0:
                         forecast.fragment = fragment
@@ -225,15 +280,21 @@ class ProgressRecorder(Questions):
                             step.key, step.order_name, forecast.variant, step.fingerprint, self._software
                         )
                     line = fragment.append((forecast.head, size, dt, expected, start, overlap, substep))
+                    name = fragment.id, line
                 except OSError as error:
+                    name = _ids, next(_lines)
                     folder.fail(error)  # type: ignore[union-attr]
-            name = (_ids if fragment is None else fragment.id, line)
             series.new.append((dt, size, expected, name, start, step.fingerprint, overlap, substep, self._software))
             series.total += 1
             self._unsaved += 1
             if len(series.new) > self._most:
                 series.thin(config.get("timing.max_measurements"))
-        forecast.learn(dt, size, expected, overlap)
+        if folder is not None and folder.pending:
+            folder.tell()
+        if forecast.settled and expected is not None and -forecast.floor <= expected - dt <= forecast.floor:
+            forecast.skipped += 1
+        else:
+            forecast.learn(dt, size, overlap)
         if ended - self._saved_at > self._interval and self._threaded:
             self._save_soon()
 
@@ -318,6 +379,8 @@ class ProgressRecorder(Questions):
         self.countdown = Countdown(self.clock, threaded=self._threaded)
         for step in self._steps.values():
             step.active.clear()
+            for forecast in step.forecasts.values():
+                forecast._lock = threading.Lock()
         self._unsaved = 0
         self._saver = None
         if self._folder is not None:

@@ -161,8 +161,8 @@ class Step:
     """A step while the process lives: its declared order, who runs it, and its forecasts by variant."""
 
     __slots__ = (
-        "active", "code", "enable_logging", "fingerprint", "forecasts", "generation", "history", "key", "logged",
-        "n_ref_changed", "order", "section",
+        "active", "code", "declaration", "enable_logging", "fingerprint", "forecasts", "generation", "history", "key",
+        "logged", "n_ref_changed", "order", "section",
     )  # fmt: skip
 
     def __init__(self, key: Key) -> None:
@@ -175,6 +175,8 @@ class Step:
         self.code: Any = self
         self.enable_logging: bool | None = None
         self.logged = False
+        self.declaration: Declaration | None = None
+        """The one that was followed last."""
         self.n_ref_changed = False
         self.section = section(key.substep_label)
         self.generation = -1
@@ -184,9 +186,18 @@ class Step:
         """Name of the order, as it is stored."""
         return self.order if isinstance(self.order, str) else order_name(self.order)
 
+    def fits(self, declaration: Declaration) -> bool:
+        """Whether a declaration says the same as the one before: each pass through a ``with`` block makes a new one."""
+        return (
+            declaration.code is self.code
+            and declaration.order is self.order
+            and declaration.enable_logging is self.enable_logging
+        )
+
     def follow(self, declaration: Declaration) -> None:
         """Take in whether activations are logged, by the declaration or by the settings."""
         self.generation = config.generation
+        self.declaration = declaration
         self.enable_logging = wish = declaration.enable_logging
         self.logged = _is_root(self.key) if wish is None else wish
 

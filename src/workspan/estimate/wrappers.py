@@ -6,6 +6,7 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from workspan import config
 from workspan.estimate import recorder as recorders
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _function(function: Any, declaration: Declaration) -> Any:
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
         recorder = recorders._default or recorders.default_recorder()
-        if not recorder.enabled:
+        if not (recorder._enabled if recorder.generation == config.generation else recorder.enabled):
             return function(*args, **kwargs)
         activation = recorder.begin(declaration, args, kwargs)
         try:
