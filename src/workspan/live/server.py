@@ -37,7 +37,7 @@ MOST_QUEUED = 1000
 MOST_VIEWERS = 16
 REST_SECONDS = 0.05
 """Pause after records were sent: with :data:`_MOST_AT_ONCE` it bounds what the thread takes of the program."""
-_MOST_AT_ONCE = 100
+_MOST_AT_ONCE = 50
 _MOST_IN_STATE = 500
 _MOST_UNSENT = 1 << 20
 """Bytes that wait for one viewer, before it is passed over."""
@@ -212,15 +212,16 @@ class Server:
     def _send_queued(self) -> bool:
         """Send some of the queue; whether there was anything to do."""
         frames: list[bytes] = []
+        is_read = not all(viewer.is_behind for viewer in self._viewers.values())
         while self._queue and len(frames) < _MOST_AT_ONCE:
             _, stamp, record = self._take()
-            frames.append(self._frame(record, stamp))
+            frames.append(self._frame(record, stamp) if is_read else b"")
         if frames:
             self._send(self._viewers.values(), frames)
-        if self._lost and self._clock() >= self._sync_due:
+        if self._lost and is_read and self._clock() >= self._sync_due:
             self._sync_due = self._clock() + _SYNC_SECONDS
             self._send_anew()
-        return bool(frames or self._lost)
+        return bool(frames or (self._lost and is_read))
 
     def _take(self) -> tuple[int, float, dict[str, Any]]:
         """Take the oldest record, and count what had to go from in front of it."""
