@@ -66,8 +66,9 @@ def start() -> None:
         if _is_settled():
             return
         try:
-            if config.get("live.enabled"):
-                _server = _open()
+            if not config.get("live.enabled"):
+                return  # and no handlers: setting them up would come back here
+            _server = _open()
         except Exception as error:
             _failed = True
             logger.warning("this program cannot be watched: %s", error)
