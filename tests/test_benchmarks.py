@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,12 @@ def test_the_step_benchmark_runs_small(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "steps.json").read_text())
     assert len(record["rows"]) == (9 if record["peer"].startswith("Ray") else 5)
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in record["rows"])
+
+
+def test_the_recorder_benchmark_runs_small(tmp_path: Path) -> None:
+    """Timing a step is measured enabled and disabled, against the limits of 5 and 0.5 us a call (E19)."""
+    command = [sys.executable, FOLDER / "bench_recorder.py", "--calls", "300", "--rounds", "1", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=50, env={**os.environ, "WORKSPAN_LIVE_ENABLED": "0"})
+    rows = json.loads((tmp_path / "recorder.json").read_text())["rows"]
+    assert [row["peer"] for row in rows] == [5.0, 5.0, 10.0, 0.5]
+    assert all(row["ours"] > 0 for row in rows)

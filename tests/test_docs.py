@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from workspan import config
+from workspan.estimate import recorder as recorders
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -54,7 +57,13 @@ def run_page(text: str, name: str) -> None:
 def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page shows can be typed, in an empty folder, and prints what the page says."""
     monkeypatch.chdir(tmp_path)
-    run_page(page.read_text(), str(page))
+    monkeypatch.setenv("WORKSPAN_LIVE_ENABLED", "0")  # a program of its own would listen until it ends
+    try:
+        run_page(page.read_text(), str(page))
+    finally:
+        if (recorder := recorders.use(None)) is not None:
+            recorder.close()
+            config.reset()
 
 
 class TestRunPage:

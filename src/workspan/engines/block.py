@@ -19,8 +19,10 @@ from workspan.grid.block import BlockStatus
 if TYPE_CHECKING:
     from workspan.engines.base import BlockFunction
     from workspan.grid.block import Block
+    from workspan.measure.notes import Note
     from workspan.measure.profile import BlockStats, Profile
-    from workspan.measure.sections import Collector
+from workspan.measure.notes import take as take_notes
+from workspan.measure.sections import Collector
 
 _UNRUN = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
@@ -35,6 +37,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """What the block cost, if it was measured."""
     steps: dict[str, tuple[float, int]] | None = None
     """Section name -> (self seconds, calls); ``None`` if the block opened no section."""
+    notes: list[Note] | None = None
+    """Measurements of steps that this worker made since its last block; ``None`` if there are none."""
 
 
 def run_block(
@@ -99,7 +103,7 @@ def run_block(
                 stats, fault = settle_stats(block, profile)
                 error = error or fault
         block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
-        return Outcome(error is None, error, stats, steps)
+        return Outcome(error is None, error, stats, steps, take_notes())
     finally:
         # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
         del raised, returned

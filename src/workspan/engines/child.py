@@ -16,6 +16,7 @@ from workspan.engines import _start, wire
 from workspan.engines.line import Line
 from workspan.engines.payload import pack
 from workspan.errors import WireError
+from workspan.measure.notes import bring_home
 from workspan.schedule.events import Ended, Ready, Returned
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Child:
             raise WireError(f"it returned block {result.index}, which is not the one that it runs")
         self.held.popleft()
         stats = None if result.stats is None else wire.unpack_stats(result.stats)
+        bring_home(result.notes)
         return Returned(self.worker, result.index, result.ok, result.error, stats, result.steps)
 
     def _take_other(self, message: wire.ToDriver) -> None:

@@ -25,6 +25,7 @@ from workspan.engines.wire import Ask, Bye, Grant, Join, Refused, Stop, Welcome,
 from workspan.errors import ConfigurationError, EngineError, WireError
 from workspan.grid.block import Block, BlockStatus
 from workspan.grid.layout import Layout
+from workspan.measure.notes import take as take_notes
 from workspan.measure.profile import Profile
 from workspan.measure.sections import Collector
 
@@ -153,7 +154,7 @@ class Client:
                 if error is not None:
                     block.status = BlockStatus.FAILED
                     logger.error("block %s failed\n%s", block.block_id, error)
-                self._report(index, Outcome(error is None, error, stats, steps))
+                self._report(index, Outcome(error is None, error, stats, steps, take_notes()))
 
     def run(self, function: BlockFunction) -> None:
         """Run *function* on one block after the other until there is no more work; failures do not end this."""

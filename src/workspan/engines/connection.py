@@ -130,9 +130,9 @@ class Connection:
         """
         stats = None if outcome.stats is None else pack_stats(outcome.stats)
         try:
-            self.send(Result(index, outcome.ok, outcome.error, stats, outcome.steps))
+            self.send(Result(index, outcome.ok, outcome.error, stats, outcome.steps, outcome.notes))
         except WireError as error:
-            # Nothing but the sections' names can be at fault: thousands of them, or names that are not text.
+            # Nothing but the names of sections and steps can be at fault: thousands of them, or names that are no text.
             log(f"the sections of block {index} are left out of the report: {error}")
             self.send(Result(index, outcome.ok, outcome.error, stats))
 

@@ -23,6 +23,7 @@ from workspan.engines.payload import plain_layout
 from workspan.engines.tcp import tune
 from workspan.engines.vault import Vault
 from workspan.errors import EngineError, WireError
+from workspan.measure.notes import bring_home
 from workspan.schedule.events import Dropped, Ended, Joined, Ready, Returned
 
 if TYPE_CHECKING:
@@ -303,6 +304,7 @@ class Gate:
             return
         peer.index = None
         stats = wire.unpack_stats(result.stats) if result.stats is not None and tracked else None
+        bring_home(result.notes)
         self._emit(Returned(worker, result.index, result.ok, result.error, stats, result.steps))
 
     def _join(self, peer: Peer, join: wire.Join) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 import msgspec
 
 from workspan.errors import WireError
+from workspan.measure.notes import Note
 from workspan.measure.profile import BlockStats
 
 try:
@@ -135,6 +136,8 @@ class Result(msgspec.Struct, tag=19, **_PLAIN):
     error: Text | None = None
     stats: Stats | None = None
     steps: dict[str, tuple[Seconds, Calls]] | None = None
+    notes: list[Note] | None = None
+    """Measurements of steps, made in the worker."""
 
 
 class Bye(msgspec.Struct, tag=20, gc=False, **_PLAIN):

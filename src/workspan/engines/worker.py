@@ -22,6 +22,7 @@ from workspan.engines.payload import load_function, load_layout, restore_logging
 from workspan.engines.wire import PACKET_BYTES, VERSION, Broken, Bye, Grant, Hello, Started, Stop, worker_ends
 from workspan.errors import WireError
 from workspan.grid.block import Block, BlockStatus
+from workspan.measure import notes
 from workspan.measure.profile import Profile
 from workspan.measure.sections import Collector
 
@@ -59,6 +60,7 @@ def run_worker(settings: dict[str, Any], packed_function: bytes) -> int:
     incoming, outgoing = settings["descriptors"]
     ends = worker_ends(settings["secret"], packets=True)
     connection = Connection(incoming, outgoing, *ends, read_bytes=PACKET_BYTES)
+    notes.leave()
     worker = settings["worker"]
     try:
         connection.send(Hello(VERSION))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workspan import config
 from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.run import notes as _notes  # noqa: F401  # takes the notes of workers from here on
 from workspan.run.clock import RunClock
 from workspan.run.display import Display, choose_observer
 from workspan.run.pipeline import Pipeline

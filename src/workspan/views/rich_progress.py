@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 30
 
 
-class _Console(Console):
+class QuietConsole(Console):
+    """A console that does not end the process when nobody reads it any more."""
+
     def on_broken_pipe(self) -> None:
         """Fall silent; rich would end the process."""
         self.quiet = True
@@ -53,7 +55,7 @@ class RichProgress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._console = console or _Console(file=stream, force_jupyter=notebook)
+        self._console = console or QuietConsole(file=stream, force_jupyter=notebook)
         self._clock = clock
         self._tasks: dict[str, tuple[TaskStatus, TaskID]] = {}
         self._progress = Progress(

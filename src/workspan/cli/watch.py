@@ -1,0 +1,172 @@
+"""``workspan watch``: what programs are doing that run in other terminals."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from workspan.cli import exits
+from workspan.cli.terminal import say
+from workspan.live.handler import line_of
+from workspan.live.viewer import Closed, Opened, Received, Trouble, Viewer
+from workspan.views.format import many_lines, one_line
+from workspan.views.terminal import emit, encoding_of, is_terminal
+from workspan.views.watch import WatchState, render
+from workspan.views.watch_plain import PlainLines, title
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from workspan.live.viewer import Event
+
+REDRAW_SECONDS = 0.25
+ONCE_SECONDS = 2.0
+"""How long ``--once`` waits for programs that do not answer."""
+
+
+def run(*, name: str | None, pid: int | None, plain: bool, once: bool) -> int:
+    """Show programs until Ctrl-C, or their state once."""
+    with Viewer(name=name, pid=pid) as viewer:
+        watcher = Watcher(viewer)
+        try:
+            if once:
+                watcher.show_once()
+            elif plain or not is_terminal(sys.stdout):
+                watcher.show_lines()
+            else:
+                watcher.show_screen()
+        except KeyboardInterrupt:
+            pass
+    return exits.DONE
+
+
+class Watcher:
+    """Brings what a viewer sees onto the terminal.
+
+    Parameters
+    ----------
+    viewer
+        Where it comes from.
+    clock
+        The viewer's.
+    """
+
+    def __init__(self, viewer: Viewer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._viewer = viewer
+        self._clock = clock
+        self._state = WatchState()
+        self._plain = PlainLines()
+        self._formats: dict[tuple[int, str], tuple[Any, Any]] = {}
+        self._waiting = ""
+
+    def show_once(self) -> None:
+        """Print what all programs do now."""
+        until = self._clock() + ONCE_SECONDS
+        troubles: list[str] = []
+        while True:
+            for event in self._viewer.poll(0.05):
+                troubles += [line for line in self._take(event, steps=False) if isinstance(event, Trouble)]
+            if self._viewer.is_settled() or self._clock() >= until:
+                break
+        for line in troubles:
+            say(line)
+        for line in self._picture():
+            say(line)
+        if not self._state.programs:
+            say(self._wait_text("no program to watch runs"))
+
+    def show_lines(self) -> None:
+        """Print a line for each thing that happens, for as long as anybody reads them."""
+        is_read = True
+        while is_read:
+            lines = list(self._news(steps=True))
+            lines += self._plain.overviews(list(self._state.programs.values()), self._clock())
+            is_read = all([emit(f"{time.strftime('%H:%M:%S')} {line}", sys.stdout) for line in lines])
+
+    def show_screen(self) -> None:
+        """Keep a picture of all programs on the terminal, for as long as there is one."""
+        from rich.console import Group
+        from rich.live import Live
+        from rich.text import Text
+
+        from workspan.views.rich_progress import QuietConsole
+
+        console = QuietConsole(file=sys.stdout, highlight=False)
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            drawn_at = -REDRAW_SECONDS
+            while not console.quiet:
+                for line in self._news(steps=False):
+                    console.print(Text(line), soft_wrap=True)
+                if (now := self._clock()) - drawn_at < REDRAW_SECONDS:
+                    continue
+                drawn_at = now
+                lines = render(self._state.programs.values(), now, width=console.width)
+                if not lines:
+                    lines = [Text(self._wait_text("waiting for a program (Ctrl-C ends)"), "dim")]
+                most = max(1, console.height - 1)
+                if len(lines) > most:
+                    hidden = len(lines) - most + 1
+                    lines = [
+                        *lines[: most - 1],
+                        Text(f"  ... {hidden} more lines: a higher terminal shows them", "dim"),
+                    ]
+                for text in lines:
+                    text.truncate(console.width, overflow="ellipsis")
+                live.update(Group(*lines), refresh=True)
+
+    def _news(self, *, steps: bool) -> Iterator[str]:
+        """Wait a little and yield lines about what has happened; about *steps* only if wanted."""
+        for event in self._viewer.poll(REDRAW_SECONDS):
+            yield from self._take(event, steps=steps)
+        if steps and not self._state.programs:
+            text = self._wait_text("waiting for a program (Ctrl-C ends)")
+            if text != self._waiting:
+                self._waiting = text
+                yield text
+        elif self._state.programs:
+            self._waiting = ""
+
+    def _take(self, event: Event, *, steps: bool) -> Iterable[str]:
+        if isinstance(event, Trouble):
+            yield one_line(event.text)
+        elif isinstance(event, Opened):
+            program = self._state.open(event.program.number, event.program.pid, event.program.script)
+            if steps:
+                yield f"{title(program)} runs"
+        elif isinstance(event, Closed):
+            number = event.program.number
+            if (gone := self._state.programs.get(number)) is not None:
+                self._state.close(number)
+                self._plain.forget(gone)
+                yield f"{title(gone)} {one_line(event.reason)}"
+        elif isinstance(event, Received):
+            yield from self._hear(event, steps)
+
+    def _hear(self, event: Received, steps: bool) -> Iterator[str]:
+        number, frame = event.program.number, event.frame
+        key = number, str(frame.get("handler"))
+        if frame["kind"] == "handler":
+            self._formats[key] = frame.get("fmt"), frame.get("datefmt")
+        elif frame["kind"] == "log":
+            text = line_of(frame, *self._formats.get(key, (None, None)))
+            yield many_lines(text).replace("\n", "\n    ").replace("\t", "    ")
+        else:
+            change = self._state.receive(number, frame, event.at)
+            if steps and change is not None:
+                program = self._state.programs[number]
+                yield from self._plain.lines(program, change, self._clock())
+
+    def _picture(self) -> Iterator[str]:
+        """Yield the state of all programs as lines of text."""
+        try:
+            "━╸╌✔✗µ".encode(encoding_of(sys.stdout))
+            ascii_only = False
+        except (UnicodeEncodeError, LookupError):
+            ascii_only = True
+        for text in render(self._state.programs.values(), self._clock(), ascii_only=ascii_only):
+            yield text.plain.rstrip()
+
+    def _wait_text(self, beginning: str) -> str:
+        others = ", ".join(f"{other.pid} {other.name}" for other in self._viewer.others[:10])
+        return f"{beginning}{f'; others that run: {others}' if others else ''}"

@@ -1,0 +1,236 @@
+"""``workspan watch`` with programs that really run beside it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from workspan import config
+from workspan.cli import main
+
+PROGRAM = """
+import logging, sys
+from workspan import live
+
+states = [
+    {"event": "start", "id": 1, "label": "reduce", "elapsed": 24.0, "dt_est": 38.0, "low": 33.0, "high": 45.0},
+    {"event": "start", "id": 2, "parent": 1, "label": "normalise", "elapsed": 13.0, "dt_est": 2700.0},
+]
+live.register_snapshot(lambda: states)
+handler = live.SocketHandler("audit", fmt="%(levelname)s: %(message)s")
+live.start()
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "log\\n":
+        handler.handle(logging.makeLogRecord({"levelno": 30, "levelname": "WARNING", "msg": "a\\x1b[2Jb\\nc"}))
+    elif line == "complete\\n":
+        live.publish({**states.pop(), "event": "complete", "elapsed": 27.0})
+    elif line == "flood\\n":
+        for n in range(5000):
+            live.publish({"event": "progress", "id": 9, "label": "x" * 500})
+        live.publish({"event": "complete", "id": 9, "label": "flood", "elapsed": 1.0})
+    print("done", flush=True)
+"""
+
+
+class Program:
+    """A program with two active steps that does what it is told."""
+
+    def __init__(self, folder: Path, name: str = "reduction.py") -> None:
+        (folder / name).write_text(PROGRAM)
+        self.process = subprocess.Popen([sys.executable, str(folder / name)], stdin=-1, stdout=-1, text=True)
+        self.answer()
+
+    def answer(self) -> None:
+        """Wait for its answer."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline()
+
+    def tell(self, word: str) -> None:
+        """Have it do something."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        self.answer()
+
+    def end(self) -> None:
+        """Let it end."""
+        with self.process:
+            pass
+
+
+class Watch:
+    """A ``workspan watch`` in a terminal of its own, or with a pipe."""
+
+    def __init__(self, *words: str, terminal: bool = False) -> None:
+        self.text = ""
+        self._output, end = pty.openpty() if terminal else os.pipe()
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30", "PYTHONIOENCODING": "utf-8"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "workspan", "watch", *words], stdout=end, stderr=end, env=env
+        )
+        os.close(end)
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Read to what matches *pattern*."""
+        while not (match := re.search(pattern, self.text)):
+            assert select.select([self._output], [], [], 20)[0], f"no {pattern!r} in {self.text!r}"
+            data = os.read(self._output, 1 << 16)
+            assert data, f"it ended before {pattern!r}: {self.text!r}"
+            self.text += data.decode("utf-8", "replace")
+        self.text = self.text[match.end() :]
+        return match
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C; return the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(20)
+
+    def close(self) -> None:
+        """End it whatever it does."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._output)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for sockets."""
+    base = Path(tempfile.mkdtemp(prefix="w"))
+    monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
+    config.reset()
+    yield base
+    config.reset()
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def program(place: Path) -> Iterator[Callable[..., Program]]:
+    """Start a program: ``program(name="reduction.py")``."""
+    made: list[Program] = []
+
+    def make(name: str = "reduction.py") -> Program:
+        made.append(Program(place, name))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture
+def watch(place: Path) -> Iterator[Callable[..., Watch]]:
+    """Start a watch: ``watch("-n", "x", terminal=False)``."""
+    made: list[Watch] = []
+
+    def make(*words: str, terminal: bool = False) -> Watch:
+        made.append(Watch(*words, terminal=terminal))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_lines(program: Callable[..., Program], watch: Callable[..., Watch]) -> None:
+    """Without a terminal: it waits, finds the program, tells what is active and what happens, says that the program has
+    ended, waits for more, and Ctrl-C is no failure (E109, E110, E111, D16)."""
+    seen = watch()
+    seen.until(r"waiting for a program \(Ctrl-C ends\)\n")
+    first = program()
+    seen.until(rf"\d\d:\d\d:\d\d reduction.py \(pid {first.process.pid}\) runs\n")
+    seen.until(r"\): reduce: 24 s of 38 s, 14 s left \(9 - 21\)\n")
+    seen.until(r"\): reduce > normalise: 13 s of 45 min 0 s\n")
+    first.tell("log")
+    seen.until(r"WARNING: a\\x1b\[2Jb\n    c\n")
+    first.tell("complete")
+    seen.until(r"reduce > normalise: complete after 27.0 s\n")
+    first.end()
+    seen.until(r"reduction.py \(pid \d+\) ended\n")
+    seen.until(r"waiting for a program")
+    second = program("second.py")
+    seen.until(rf"second.py \(pid {second.process.pid}\) runs")
+    assert seen.interrupt() == 0
+    second.tell("complete")
+
+
+def test_the_screen(program: Callable[..., Program], watch: Callable[..., Watch]) -> None:
+    """In a terminal the tree is drawn with bars and redrawn; the program does not notice that its viewer is killed, and
+    another one gets the whole state (D30, E110, R62)."""
+    first = program()
+    seen = watch(terminal=True)
+    seen.until(r"pid .*reduction.py")
+    seen.until(r"reduce .*━╸?.* s of 38 s")
+    seen.until(r"normalise .*13 s of 45 min 0 s")
+    seen.close = lambda: None  # type: ignore[method-assign]
+    Watch.close(seen)
+    first.tell("flood")
+    again = watch(terminal=True)
+    again.until(r"normalise")
+    first.tell("complete")
+    again.until(r"✔ 27\.0 s")
+    assert again.interrupt() == 0
+    assert "Traceback" not in again.text
+
+
+def test_a_stopped_watch(program: Callable[..., Program], watch: Callable[..., Watch]) -> None:
+    """A stopped viewer stops no program, and when it goes on it sees how things stand (E108, R62)."""
+    first = program()
+    seen = watch("--plain")
+    seen.until("reduce > normalise")
+    seen.process.send_signal(signal.SIGSTOP)
+    first.tell("flood")  # it answers when all is published
+    first.tell("complete")
+    seen.process.send_signal(signal.SIGCONT)
+    first.end()
+    seen.until("ended")
+    assert seen.interrupt() == 0
+
+
+def test_once(program: Callable[..., Program], place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """--once prints the state and ends; names and pids choose, and what runs besides can be seen (E111)."""
+    first, second = program(), program("other.py")
+    assert main(["watch", "--once", "--pid", str(first.process.pid)]) == 0
+    out = capfd.readouterr().out.splitlines()
+    assert out[0] == f"pid {first.process.pid}  reduction.py"
+    assert re.fullmatch(r"  reduce       [━╸#.]{20}  2\d s of 38 s, 1\d s left \(\d+ - \d+\)", out[1])
+    assert re.fullmatch(r"    normalise  [━╸#.]{20}  1\d s of 45 min 0 s", out[2])
+    assert main(["watch", "--once", "-n", "other"]) == 0
+    assert capfd.readouterr().out.startswith(f"pid {second.process.pid}  other.py\n")
+    assert main(["watch", "--once", "-n", "nobody"]) == 0
+    told = capfd.readouterr().out
+    assert told.startswith("no program to watch runs; others that run: ")
+    assert f"{first.process.pid} reduction.py" in told
+    assert f"{second.process.pid} other.py" in told
+
+
+def test_nothing_runs(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing to see is no failure, and looking leaves nothing behind (E111)."""
+    assert main(["watch", "--once"]) == 0
+    assert capfd.readouterr().out == "no program to watch runs\n"
+    assert list(place.iterdir()) == []
+
+
+def test_the_reader_leaves(program: Callable[..., Program], place: Path) -> None:
+    """``workspan watch | head -1`` ends when head has (R63)."""
+    program()
+    command = [sys.executable, "-m", "workspan", "watch", "--plain"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        Program(place, "late.py").end()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
