@@ -222,7 +222,7 @@ def test_nothing_runs(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_the_reader_leaves(program: Callable[..., Program], place: Path) -> None:
+def test_the_reader_leaves(program: Callable[..., Program]) -> None:
     """``workspan watch | head -1`` ends when head has (R63)."""
     program()
     command = [sys.executable, "-m", "workspan", "watch", "--plain"]
@@ -231,6 +231,6 @@ def test_the_reader_leaves(program: Callable[..., Program], place: Path) -> None
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        Program(place, "late.py").end()
+        program("late.py")
         assert process.stderr.read() == b""
     assert process.returncode == 0
