@@ -1,4 +1,4 @@
-"""What the estimator is compared with. A method takes (order, sizes, seconds, size) and returns (estimate, low, high)."""
+"""What the estimator is compared with. A method maps (order, sizes, seconds, size) to (estimate, low, high)."""
 
 from __future__ import annotations
 

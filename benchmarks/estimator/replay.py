@@ -127,7 +127,9 @@ def run(folder: Path, methods: list[str], modes: list[str], stride: int) -> dict
 
 def row(mode: str, method: str, found: dict[str, float]) -> str:
     """Return one line of figures."""
-    return f"{mode:14} {method:21} " + "  ".join(f"{name} {value:g}" for name, value in found.items() if isfinite(value))
+    return f"{mode:14} {method:21} " + "  ".join(
+        f"{name} {value:g}" for name, value in found.items() if isfinite(value)
+    )
 
 
 def main() -> None:

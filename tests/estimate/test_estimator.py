@@ -122,7 +122,7 @@ def test_data_override_the_declared_order():
 
 
 def test_count_and_degree():
-    """E79-E81: sizes within 1e-5 are one, 0 is added below 3 distinct sizes, the degree is capped; O_0 is a constant."""
+    """E79-E81: sizes within 1e-5 are one, 0 is added below 3 of them, the degree is capped, O_0 is a constant."""
     two = Estimator("O_N").fit([(1.0, 1.0), (1.000001, 1.0), (2.0, 2.0)])
     assert (two.count, two.degree) == ((3, 3), 2)
     five = Estimator("O_N").fit([(float(n), float(n)) for n in range(1, 6)])
@@ -137,7 +137,7 @@ def test_count_and_degree():
 @pytest.mark.parametrize("order", ["O_LOG_N", "O_N", "O_N_LOG_N", "O_N_2"])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 12])
 def test_stored_spline_is_read_by_others(order, count):
-    """E81, E82, D33: the sampled spline is what SciPy reads, of plain floats, never negative, equal to the end values."""
+    """E81, E82, D33: the sampled spline is what SciPy reads, of plain floats, never negative, exact at the end."""
     rng = random.Random(count)
     data = [(n, 0.5 + 1e-3 * n * rng.lognormvariate(0, 0.3)) for n in (10 ** rng.uniform(1, 4) for _ in range(count))]
     estimator = Estimator(order).fit(data)
@@ -163,7 +163,7 @@ def test_sampled_spline_does_not_overshoot():
 
 
 def test_stored_curve_answers_within_bounds():
-    """E62, E84, E85: a curve without measurements is legacy, never negative, and grows at most like N beyond its end."""
+    """E62, E84, E85: a curve without measurements is legacy, never negative, and beyond its end grows like N."""
     estimator = Estimator.from_tck("O_N", ([1.0, 1.0, 3.0, 3.0], [-1.0, 3.0], 1))
     assert estimator.predict(1.0) == (0.0, None, None, "legacy", "from a stored curve")
     assert estimator.predict(2.0).value == pytest.approx(1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -51,7 +52,7 @@ def test_no_overshoot_between_measurements(data, order, monotone, parts):
     """E83: between two neighbouring measured sizes the curve stays within its values at these."""
     estimator = Estimator(order, monotone=monotone).fit(data)
     known = sorted({size for size, _ in estimator.measurements})
-    for left, right in zip(known, known[1:], strict=False):
+    for left, right in pairwise(known):
         ends = sorted((value(estimator, left), value(estimator, right)))
         for part in parts:
             inside = value(estimator, min(left + part * (right - left), right))
@@ -163,7 +164,9 @@ def test_interval_covers():
     rng = random.Random(5)
     inside = total = 0
     for _ in range(12):
-        data = [(n, (1.0 + 1e-6 * n) * rng.lognormvariate(0.0, 0.2)) for n in (10 ** rng.uniform(4, 8) for _ in range(60))]
+        data = [
+            (n, (1.0 + 1e-6 * n) * rng.lognormvariate(0.0, 0.2)) for n in (10 ** rng.uniform(4, 8) for _ in range(60))
+        ]
         estimator = Estimator("O_N").fit(data[:40])
         for n, dt in data[40:]:
             found = estimator.predict(n)

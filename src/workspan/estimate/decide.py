@@ -15,8 +15,9 @@ REACH = 4.0  # half its width, around the median
 SMEAR = 0.12  # log seconds: what is expected is at least this uncertain when losses are compared
 CAP = 1.0  # a relative error beyond this is no worse, unless it is tenfold
 TENFOLD = 2.0  # cost of being more than ten times off
-WINDOW = 0.25  # the estimate is the median of what is expected this near to the place of least loss,
-DOWN, UP = 0.3, 0.02  # and this near itself, since for relative errors too low is better than too high
+WINDOW = 0.25  # the estimate is the median of what is expected this near to the place of least loss;
+SURE = 0.8  # where this share of all is not there, it stays near that place itself: by this much
+DOWN, UP = 0.3, 0.02  # below and above, since for relative errors too low is better than too high
 TAIL = 0.05  # of the distribution on each side of the raw interval
 CHUNK = 8  # rows in one product: small enough for BLAS not to start threads, which cost more than they save
 
@@ -71,7 +72,8 @@ def decide(atoms: Floats, weights: Floats) -> Decision:
     best = median + _GRID[np.argmin(cost, 1)]
     inside = weights * (np.abs(atoms - best[:, None]) <= WINDOW)
     value = np.where(inside.any(1), quantile(atoms, inside, 0.5), best)
-    value = np.clip(value, best - DOWN, best + UP)
+    held = inside.sum(1) / weights.sum(1)
+    value = np.where(held >= SURE, value, np.clip(value, best - DOWN, best + UP))
     return Decision(value, np.minimum(low, value), np.maximum(high, value))
 
 

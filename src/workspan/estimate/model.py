@@ -30,7 +30,7 @@ RECENT = 12  # measurements that the law "recent" is fitted to
 LOCAL_WIDTH, LOCAL_RIDGE = 0.5, 0.3  # of the law "local": log distance, and measurements that hold it to no tilt
 
 EVERYWHERE = 1e9
-SAME_SIZE, ANY_SIZE = 0.01, EVERYWHERE
+SAME_SIZE, ANY_SIZE = 0.002, EVERYWHERE
 WIDTHS = (SAME_SIZE, 0.15, 0.6, ANY_SIZE)  # log distances in size at which resemblance falls to 1/e
 AGES = (3.0, EVERYWHERE)  # the same in measurements
 NO_CONTEXT, ONE_BEFORE, TWO_BEFORE = 0, 1, 2
