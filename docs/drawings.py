@@ -138,7 +138,14 @@ def levels() -> Drawing:
     return out
 
 
-FIGURES = {"rois": rois, "fits": fits, "levels": levels}
+def learning() -> Drawing:
+    """An estimator before and after learning."""
+    import estimator_drawing  # it draws with the class above
+
+    return estimator_drawing.learning()
+
+
+FIGURES = {"rois": rois, "fits": fits, "levels": levels, "learning": learning}
 
 
 def write_all(folder: Path) -> None:
