@@ -11,7 +11,7 @@ __all__ = ["calibrate"]
 
 USUAL = 0.6  # quantile of the misses that stands for their usual size, which is added to the spread at each place
 LEAST = 0.02  # log seconds, added too: no interval is quite empty
-EASIER = 0.01  # a new measurement is held a little more often than one left out, which has a neighbour less
+EASIER = 0.015  # a new measurement is held a little more often than one left out, which has a neighbour less
 BEYOND = 15.0  # growth of the widths where more is asked than so few can show: all of 8 held is no proof of 90 %
 
 

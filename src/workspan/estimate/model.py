@@ -26,6 +26,7 @@ POWERS = np.array([0.0, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5
 FALLING = np.array([-0.25, -0.5, -1.0])  # more of them where growth is not expected
 CONSTANT_PENALTY = 0.3  # a constant cost must save this part of a usual miss
 POWER_PENALTY = 0.5  # and a power other than 1 this, for each unit it is away from 1
+PLAIN_PENALTY = 0.5  # and a line in the size itself, where another order was declared, this
 RECENT = 12  # measurements that the law "recent" is fitted to
 LOCAL_WIDTH, LOCAL_RIDGE = 0.5, 0.3  # of the law "local": log distance, and measurements that hold it to no tilt
 
@@ -112,8 +113,12 @@ def fit_laws(n: Floats, x: Floats, y: Floats, gap: Floats, others: Floats, falli
     affine = np.log(np.maximum(shares[:, None] + n / scale, 1e-12))
     affine_penalty = CONSTANT_PENALTY * (shares > 0.0)
     powers = np.append(POWERS, FALLING) if falling else POWERS
-    shapes = np.vstack((affine, powers[:, None] * (x - np.median(x[:count]))))
-    penalty = np.append(affine_penalty, POWER_PENALTY * np.abs(powers - 1.0))
+    centred = x - np.median(x[:count])
+    plain = np.log(np.maximum(SHARES[:, None] + np.exp(np.minimum(centred, 600.0)), 1e-12))  # whatever the order
+    shapes = np.vstack((affine, powers[:, None] * centred, plain))
+    penalty = np.concatenate(
+        (affine_penalty, POWER_PENALTY * np.abs(powers - 1.0), PLAIN_PENALTY + CONSTANT_PENALTY * (SHARES > 0.0))
+    )
     laws = {"affine": choose_shape(affine, y, affine_penalty), "any": choose_shape(shapes, y, penalty)}
     whole = laws["any"]
     early = count - RECENT
