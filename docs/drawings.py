@@ -9,7 +9,6 @@ import sys
 from html import escape
 from pathlib import Path
 
-from workspan.estimate import Estimator
 from workspan.grid import Layout
 
 INK, SOFT, FAINT = "#334155", "#94a3b8", "#f1f5f9"
@@ -139,40 +138,14 @@ def levels() -> Drawing:
     return out
 
 
-def estimates() -> Drawing:
-    """A step before any measurement, and after twelve: measurements, curve and range."""
-    runs = [(1.0, 41.0), (3.0, 67.0), (2.0, 52.0), (4.5, 88.0), (6.0, 97.0), (1.5, 49.0), (5.0, 90.0), (2.5, 62.0)]
-    runs += [(3.5, 71.0), (7.0, 118.0), (5.5, 95.0), (4.0, 84.0)]
-    drawing = Drawing(720, 300, "Default estimate, then measurements with the fitted curve and its range")
-    options = {"default_seconds": 20.0, "default_size": 1.0}
-    for left, title, seen in ((20, "Before: a guess, said to be one", []), (380, "After 12 runs", runs)):
-        estimator = Estimator("O_N", **options).fit(seen)
+def learning() -> Drawing:
+    """An estimator before and after learning."""
+    import estimator_drawing  # it draws with the class above
 
-        def at(size, seconds, left=left):
-            return left + size * 38, 265 - max(seconds, 0.0) * 1.5
-
-        sizes = [0.2 * i for i in range(2, 41)]
-        told = [estimator.predict(size) for size in sizes]
-        for size, prediction in zip(sizes, told, strict=True):
-            if prediction.low is not None and prediction.high is not None:
-                (x, top), (_, bottom) = at(size, min(prediction.high, 150.0)), at(size, prediction.low)
-                drawing.box(x, top, 7.6, bottom - top, fill=READ, stroke="none", opacity=0.6)
-        ends = [(at(a, p.value), at(b, q.value)) for a, b, p, q in zip(sizes, sizes[1:], told, told[1:], strict=False)]
-        for (x1, y1), (x2, y2) in ends:
-            if min(y1, y2) > 35:
-                drawing.line(x1, y1, x2, y2, stroke=WRITE)
-        for size, seconds in seen:
-            x, y = at(size, seconds)
-            drawing.box(x - 3, y - 3, 6, 6, fill=LEVELS[1], stroke="none")
-        drawing.line(*at(0, 0), *at(8.4, 0), stroke=INK)
-        drawing.line(*at(0, 0), *at(0, 155), stroke=INK)
-        drawing.text(left + 8, 25, title, bold=True)
-        drawing.text(left + 319, 285, "N_ref", anchor="end", fill=SOFT)
-        drawing.text(left + 8, 44, "seconds", fill=SOFT)
-    return drawing
+    return estimator_drawing.learning()
 
 
-FIGURES = {"rois": rois, "fits": fits, "levels": levels, "estimates": estimates}
+FIGURES = {"rois": rois, "fits": fits, "levels": levels, "learning": learning}
 
 
 def write_all(folder: Path) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, inf, log
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Curve"]
 
-Floats = npt.NDArray[np.float64]
+MOST = 680.0  # log seconds: the interval above it is still a finite number
+WIDEST = 20.0  # log width of an interval, a factor of 500 million
+
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -39,22 +43,33 @@ class Curve:
     at_last: float
     """Estimate at `last`, in seconds."""
 
-    def evaluate(self, place: float, n: float) -> tuple[float, float, float]:
-        """Return the estimate at a place whose N is *n*, and the ends of its interval, in seconds."""
+    def evaluate(self, place: float, n: float) -> tuple[float, float, float, int]:
+        """Return the estimate at a place whose N is *n*, and the ends of its interval, in seconds.
+
+        The last number is 0 below the measurements, 1 among them, and 2 beyond them.
+        """
         places, values = self.places, self.values
         z = log(place) if place > 0.0 else places[0]
+        last = len(places) - 1
         i = bisect_right(places, z)
-        if i == 0 or len(places) == 1:
+        if i == 0 or last == 0:
             y, down, up = values[0], self.below[0], self.above[0]
         else:
-            i = min(i, len(places) - 1)
-            t = (z - places[i - 1]) / (places[i] - places[i - 1])
-            y = values[i - 1] + t * (values[i] - values[i - 1])
-            down = self.below[i - 1] + t * (self.below[i] - self.below[i - 1])
-            up = self.above[i - 1] + t * (self.above[i] - self.above[i - 1])
-        value = exp(y) if y < 700.0 else 1e304
+            if i > last:
+                i = last
+            j = i - 1
+            t = (z - places[j]) / (places[i] - places[j])
+            y = values[j] + t * (values[i] - values[j])
+            down = self.below[j] + t * (self.below[i] - self.below[j])
+            up = self.above[j] + t * (self.above[i] - self.above[j])
+        value = exp(y if y < MOST else MOST)
+        where = 1
         if n > self.last:
-            value = min(max(value, self.at_last), self.at_last * (n / self.last) if self.last > 0.0 else value)
+            where = 2
+            most = self.at_last * (n / self.last) if self.last > 0.0 else inf
+            value = min(max(value, self.at_last), most)
         elif n < self.first:
-            value = min(value, self.at_first)
-        return value, value * exp(-min(down, 700.0)), value * exp(min(up, 20.0))
+            where = 0
+            if value > self.at_first:
+                value = self.at_first
+        return value, value * exp(-down), value * exp(up if up < WIDEST else WIDEST), where

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import exp, inf, isfinite, log
-from typing import NamedTuple
+from typing import Any
 
-from workspan.errors import ConfigurationError
+from workspan.estimate.choose import choose_order
 from workspan.estimate.curve import Curve
+from workspan.estimate.order import ComputationalOrder, Order, as_size, convert, order_name, parse_order, size_of
+from workspan.estimate.prediction import NO_SIZE, Prediction, check
+from workspan.estimate.spline import Tck, bounded, checked, distinct_points, sample
 from workspan.estimate.table import fit_curve
-from workspan.estimate.order import ComputationalOrder, Order, as_size, convert, order_name, parse_order
-from workspan.estimate.spline import Tck, evaluate, sample
 
 __all__ = ["Estimator", "Prediction"]
 
 INTERVAL_FROM = 5  # measurements; fewer say too little about the spread (D33)
-TIE = 1e-5  # relative; sizes closer than this are one size (E79)
-
-
-class Prediction(NamedTuple):
-    """An estimate, with where it comes from. Immutable."""
-
-    value: float | None
-    """Seconds; ``None`` if there is no estimate."""
-    low: float | None
-    """Lower end of the interval, in seconds; ``None`` without one."""
-    high: float | None
-    """Upper end of the interval, in seconds; ``None`` without one."""
-    source: str
-    """``"model"``, ``"default"`` (no measurement yet), ``"legacy"`` (a stored curve without its measurements), or
-    ``"none"``."""
-    basis: str
-    """The same for people: ``"from 6 runs"``."""
+STEP = 0.2  # log; one run that the curve was right about is taken to say no more than this
+ANSWERS = 256  # kept until something is learned
 
 
 class Estimator:
@@ -68,8 +54,8 @@ class Estimator:
     Examples
     --------
     >>> estimator = Estimator("O_N").fit([(1e6, 0.2), (2e6, 0.3), (4e6, 0.5)])
-    >>> round(estimator.predict(3e6).value, 3)
-    0.4
+    >>> round(estimator.predict(3e6).value, 2), estimator.predict(3e6).basis
+    (0.4, 'from 3 runs')
     """
 
     def __init__(
@@ -87,19 +73,19 @@ class Estimator:
         spline_order: int = 3,
     ) -> None:
         self._declared = parse_order(order)
-        _check("level", level, 0.0 < level < 1.0, "above 0 and below 1")
-        _check("default_seconds", default_seconds, 0.0 < default_seconds < inf, "above 0")
-        _check("default_size", default_size, 0.0 < default_size < inf, "above 0")
-        _check("max_measurements", max_measurements, max_measurements >= 1, "at least 1")
-        _check(
+        check("level", level, 0.0 < level < 1.0, "above 0 and below 1")
+        check("default_seconds", default_seconds, 0.0 < default_seconds < inf, "above 0")
+        check("default_size", default_size, 0.0 < default_size < inf, "above 0")
+        check("max_measurements", max_measurements, max_measurements >= 1, "at least 1")
+        check(
             "update_minimum_count",
             update_minimum_count,
             1 <= update_minimum_count <= max_measurements,
             f"1 to max_measurements ({max_measurements})",
         )
-        _check("update_threshold", update_threshold, update_threshold >= 0.0, "at least 0")
-        _check("update_floor", update_floor, update_floor >= 0.0, "at least 0")
-        _check("spline_order", spline_order, 0 <= spline_order <= 5, "0 to 5")
+        check("update_threshold", update_threshold, update_threshold >= 0.0, "at least 0")
+        check("update_floor", update_floor, update_floor >= 0.0, "at least 0")
+        check("spline_order", spline_order, 0 <= spline_order <= 5, "0 to 5")
         self.monotone = monotone
         self.level = level
         self.max_measurements = max_measurements
@@ -108,11 +94,17 @@ class Estimator:
         self.update_floor = update_floor
         self.spline_order = spline_order
         self.default = (default_seconds, default_size)
-        self._order: Order = self._declared or ComputationalOrder.O_N
+        self._use_order(self._declared or ComputationalOrder.O_N)
         self._measurements: list[tuple[float, float]] = []
         self._curve: Curve | None = None
         self._legacy: Tck | None = None
-        self._basis = "no runs yet"
+        self._basis = ("", "", "")
+        self._errors: dict[str, float] = {}
+        # what was learned since the curve was fitted: factors by size and for all others, and the answers given
+        self._factors: dict[float, float] = {}
+        self._factor = 1.0
+        self._misses: list[tuple[float, float]] = []
+        self._answers: dict[float, Prediction] = {}
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -130,89 +122,123 @@ class Estimator:
         Estimator
             This one.
         """
-        kept = [pair for pair in measurements if self._admits(*pair)]
+        kept = [(float(N_ref), float(dt)) for N_ref, dt in measurements if self._admits(N_ref, dt)]
         if kept:
-            self._measurements = [(float(N_ref), float(dt)) for N_ref, dt in kept]
+            self._measurements = kept
             self._refit()
         return self
 
     def update(self, N_ref: float, dt: float) -> bool:
-        """Learn from one more run that took *dt* seconds; return whether the curve was fitted anew (E77)."""
+        """Learn from one more run that took *dt* seconds; return whether the curve was fitted anew.
+
+        It is if the estimate was wrong by more than `update_threshold` (E77). If not, the curve is kept and what it
+        missed by is taken into account: fully for the same size as it repeats, and in part for the others.
+        """
         if not self._admits(N_ref, dt):
             return False
+        N_ref, dt = float(N_ref), float(dt)
         expected = self.predict(N_ref).value
-        self._measurements.append((float(N_ref), float(dt)))
-        del self._measurements[: -self.max_measurements]
+        self._measurements.append((N_ref, dt))
+        if len(self._measurements) > self.max_measurements:
+            del self._measurements[0]
         if len(self._measurements) < self.update_minimum_count:
             return False
-        if expected is not None and self._curve is not None:
+        if self._curve is not None and expected is not None:
             error = abs(expected - dt)
             if error <= self.update_threshold * dt or error <= self.update_floor:
+                self._correct(N_ref, dt)
                 return False
         self._refit()
         return True
 
     def _admits(self, N_ref: object, dt: object) -> bool:
-        seconds = as_size(dt)
-        return seconds is not None and convert(self._order, N_ref) is not None
+        return as_size(dt) is not None and convert(self._order, N_ref) is not None
+
+    def _correct(self, N_ref: float, dt: float) -> None:
+        found = self._on_curve(N_ref)
+        if found is None:
+            return
+        miss = log(dt / found[0]) if dt > 0.0 < found[0] else 0.0
+        self._misses = [*self._misses[-9:], (N_ref, min(max(miss, -STEP), STEP))]
+        same = [m for size, m in self._misses if size == N_ref]
+        self._factors[N_ref] = exp(sum(same) / (len(same) + 1))
+        # a curve that is right has misses of both signs, so that this stays near 1
+        self._factor = exp(sum(m for _, m in self._misses) / (len(self._misses) + 5))
+        self._answers.clear()
 
     def _refit(self) -> None:
         sizes = [N_ref for N_ref, _ in self._measurements]
+        dts = [dt for _, dt in self._measurements]
+        if self._declared is None:
+            order, self._errors = choose_order(sizes, dts)
+            self._use_order(order)
         ns = [convert(self._order, N_ref) or 0.0 for N_ref in sizes]
-        self._curve = fit_curve(
-            [self._place(*pair) for pair in zip(sizes, ns, strict=True)],
-            [dt for _, dt in self._measurements],
-            self._n_at,
-            level=self.level,
-            monotone=self.monotone,
-        )
+        self._curve = fit_curve(sizes if self._sized else ns, dts, self._n_at, level=self.level, monotone=self.monotone)
         self._legacy = None
         count = len(sizes)
-        self._basis = f"from {count} run{'s' * (count != 1)}"
+        basis = f"from {count} run{'s' * (count != 1)}"
+        self._basis = (f"{basis}, all of them larger", basis, f"{basis}, all of them smaller")
+        self._factors.clear()
+        self._factor = 1.0
+        self._misses = []
+        self._answers.clear()
+
+    def _use_order(self, order: Order) -> None:
+        self._order = order
+        # Places are sizes: a wrong order then does no harm between them. Of a user's function nothing is known.
+        self._sized = isinstance(order, ComputationalOrder) and order != ComputationalOrder.O_0
 
     def _n_at(self, place: float) -> float | None:
-        """Return N of a place: the inverse of :meth:`_place`, followed by the order."""
         return convert(self._order, place) if self._sized else place
-
-    def _place(self, N_ref: float, n: float) -> float:
-        """Return where a size lies on the axis of the fit: the size itself, unless its order is not one of the six."""
-        return N_ref if self._sized else n
-
-    @property
-    def _sized(self) -> bool:
-        return isinstance(self._order, ComputationalOrder) and self._order != ComputationalOrder.O_0
 
     # -- answering -----------------------------------------------------------------------------------------------
 
     def predict(self, N_ref: float | None) -> Prediction:
         """Estimate a run of size *N_ref*. Never raises; a size that cannot be used has no estimate."""
-        n = convert(self._order, N_ref)
-        if n is None or N_ref is None:
-            return Prediction(None, None, None, "none", "no size to estimate from")
-        curve = self._curve
-        if curve is None:
-            return self._without_data(n)
-        value, low, high = curve.evaluate(self._place(float(N_ref), n), n)
+        try:
+            return self._answers[N_ref]  # type: ignore[index]
+        except (KeyError, TypeError):
+            pass
+        size = as_size(N_ref)
+        answer = Prediction(None, None, None, "none", NO_SIZE) if size is None else self._answer(size)
+        if size is not None and type(N_ref) is float:
+            if len(self._answers) >= ANSWERS:
+                self._answers.clear()
+            self._answers[N_ref] = answer
+        return answer
+
+    def _on_curve(self, size: float) -> tuple[float, float, float, int] | None:
+        n = convert(self._order, size)
+        if n is None or self._curve is None:
+            return None
+        return self._curve.evaluate(size if self._sized else n, n)
+
+    def _answer(self, size: float) -> Prediction:
+        if self._curve is None:
+            return self._without_data(size)
+        found = self._on_curve(size)
+        if found is None:
+            return Prediction(None, None, None, "none", NO_SIZE)
+        value, low, high, where = found
+        factor = self._factors.get(size, self._factor)
+        basis = self._basis[where]
         if len(self._measurements) < INTERVAL_FROM:
-            return Prediction(value, None, None, "model", self._basis)
-        return Prediction(value, low, high, "model", self._basis)
+            return Prediction(value * factor, None, None, "model", basis)
+        return Prediction(value * factor, low * factor, high * factor, "model", basis)
 
-    def _without_data(self, n: float) -> Prediction:
+    def _without_data(self, size: float) -> Prediction:
+        n = convert(self._order, size)
+        if n is None:
+            return Prediction(None, None, None, "none", NO_SIZE)
         if self._legacy is not None:
-            return Prediction(self._from_legacy(self._legacy, n), None, None, "legacy", "from a stored curve")
-        seconds, size = self.default
-        reference = convert(self._order, size)
-        value = seconds * (n / reference) if reference else None
-        if value is None or not isfinite(value):
+            return Prediction(bounded(self._legacy, n), None, None, "legacy", "from a stored curve")
+        seconds, reference_size = self.default
+        reference = convert(self._order, reference_size)
+        value = seconds * (n / reference) if reference else inf
+        if not isfinite(value):
             return Prediction(None, None, None, "none", "no runs yet, and no default for this order")
-        return Prediction(value, None, None, "default", f"no runs yet: {seconds:g} s for a size of {size:g} is assumed")
-
-    def _from_legacy(self, tck: Tck, n: float) -> float:
-        knots, coefficients, _ = tck
-        value = max(0.0, evaluate(tck, n))
-        if n > knots[-1] > 0.0:  # E84: no faster than in proportion to N
-            value *= n / knots[-1]
-        return min(value, 1e300) if coefficients else 0.0
+        basis = f"no runs yet: {seconds:g} s for a size of {reference_size:g} is assumed"
+        return Prediction(value, None, None, "default", basis)
 
     # -- showing -------------------------------------------------------------------------------------------------
 
@@ -225,6 +251,11 @@ class Estimator:
     def declared_order(self) -> str:
         """Name of the order as declared, which may be ``"auto"``."""
         return order_name(self._declared)
+
+    @property
+    def order_errors(self) -> dict[str, float]:
+        """With ``"auto"``: usual relative error of each order on measurements left out; empty if too few to tell."""
+        return dict(self._errors)
 
     @property
     def measurements(self) -> list[tuple[float, float]]:
@@ -253,63 +284,41 @@ class Estimator:
         """The estimate over N as a B-spline: knots, coefficients, degree, as plain lists and an int."""
         if self._legacy is not None:
             return self._legacy
-        points = self._points()
-        if not points or self._curve is None:
+        curve, points = self._curve, self._points()
+        constant = self._order == ComputationalOrder.O_0
+        if curve is None or not points:
             seconds, size = self.default
             reference = convert(self._order, size)
-            if not reference or self.order == "O_0":
+            if not reference or constant:
                 return [0.0, 0.0], [seconds], 0
             return [0.0, 0.0, reference, reference], [0.0, seconds], 1
-        degree = 0 if self.order == "O_0" else min(len(points) - 1, self.spline_order)
-        return sample(self._at, points, degree)
+        degree = 0 if constant else min(len(points) - 1, self.spline_order)
+
+        def seconds_at(n: float) -> float:
+            return curve.evaluate(size_of(self._order, n) if self._sized else n, n)[0]
+
+        return sample(seconds_at, points, degree)
 
     def _points(self) -> list[float]:
-        ns = sorted(n for N_ref, _ in self._measurements if (n := convert(self._order, N_ref)) is not None)
-        points: list[float] = []
-        for n in ns:
-            if not points or n - points[-1] > TIE * points[-1]:
-                points.append(n)
-        if points and points[0] > 0.0 and len(points) < 3 and self.order != "O_0":
-            points.insert(0, 0.0)
-        return points
-
-    def _at(self, n: float) -> float:
-        """Seconds at N, for sampling: the table is in places, so look N's place up by the measurements around it."""
-        assert self._curve is not None
-        return self._curve.evaluate(_invert(self._order, n), n)[0]
+        ns = [n for N_ref, _ in self._measurements if (n := convert(self._order, N_ref)) is not None]
+        return distinct_points(ns, tie=self._order != ComputationalOrder.O_0)
 
     @classmethod
-    def from_tck(cls, order: Order | str, tck: Tck, **options: float | bool | None) -> Estimator:
-        """Make an estimator that answers from a stored curve until it has measurements (E62)."""
-        knots, coefficients, degree = tck
-        if not coefficients or (len(knots) != len(coefficients) + degree + 1 and not (degree == 0 and len(knots) == 2)):
-            raise ConfigurationError(
-                f"a spline of degree {degree} with {len(coefficients)} coefficients has "
-                f"{len(coefficients) + degree + 1} knots, not {len(knots)}"
-            )
-        estimator = cls(order, **options)  # type: ignore[arg-type]
-        estimator._legacy = (list(map(float, knots)), list(map(float, coefficients)), int(degree))
+    def from_tck(cls, order: Order | str, tck: Tck, **options: Any) -> Estimator:
+        """Make an estimator that answers from a stored curve until it has measurements (E62).
+
+        Parameters
+        ----------
+        order, options
+            As for the class.
+        tck
+            Knots, coefficients and degree of seconds over N. Degree 0 may have two equal knots.
+
+        Raises
+        ------
+        ConfigurationError
+            If the numbers of knots and coefficients do not belong together.
+        """
+        estimator = cls(order, **options)
+        estimator._legacy = checked(tck)
         return estimator
-
-
-def _check(name: str, value: float, good: bool, wanted: str) -> None:
-    if not good:
-        raise ConfigurationError(f"{name} is {value!r}; it must be {wanted}")
-
-
-def _invert(order: Order, n: float) -> float:
-    """Return the place whose N is *n*."""
-    if not isinstance(order, ComputationalOrder) or order == "O_0" or n <= 0.0:
-        return n
-    if order == "O_LOG_N":
-        return exp(min(n, 700.0))
-    if order == "O_N_2":
-        return float(n**0.5)
-    if order == "O_N_3":
-        return float(n ** (1 / 3))
-    if order == "O_N":
-        return n
-    size = max(n / max(log(max(n, 3.0)), 1.0), 1.0)  # n ln n: Newton's method converges in a few steps
-    for _ in range(50):
-        size = max(size - (size * log(size) - n) / (log(size) + 1.0), 1.0)
-    return size

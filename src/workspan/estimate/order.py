@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from math import inf, isfinite, log
+from math import cbrt, exp, inf, isfinite, log, sqrt
 from typing import TypeAlias
 
 from workspan.errors import ConfigurationError
 
-__all__ = ["AUTO", "ComputationalOrder", "Order", "as_size", "order_name", "parse_order"]
+__all__ = ["AUTO", "ComputationalOrder", "Order", "as_size", "convert", "order_name", "parse_order", "size_of"]
 
 #: The order is chosen among the six by its error on measurements left out.
 AUTO = "auto"
@@ -128,3 +128,21 @@ def convert(order: Order, N_ref: object) -> float | None:
     except Exception:  # E20: a fault in the user's function must not reach the timed code
         return None
     return n if isfinite(n) and n >= 0 else None
+
+
+def size_of(order: Order, n: float) -> float:
+    """Return the size whose N is *n*: the inverse of one of the six orders, O_0 apart; N itself for a function."""
+    if n <= 0.0 or not isinstance(order, ComputationalOrder):
+        return n
+    if order == ComputationalOrder.O_LOG_N:
+        return exp(min(n, 709.0))
+    if order == ComputationalOrder.O_N_2:
+        return sqrt(n)
+    if order == ComputationalOrder.O_N_3:
+        return cbrt(n)
+    if order != ComputationalOrder.O_N_LOG_N:
+        return n
+    size = max(n / max(log(max(n, 3.0)), 1.0), 1.0)
+    for _ in range(60):  # Newton's method; a dozen steps suffice
+        size = max(size - (size * log(size) - n) / (log(size) + 1.0), 1.0)
+    return size

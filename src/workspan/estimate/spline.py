@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-__all__ = ["Tck", "evaluate", "sample"]
+from workspan.errors import ConfigurationError
+
+__all__ = ["TIE", "Tck", "bounded", "checked", "distinct_points", "evaluate", "sample"]
+
+TIE = 1e-5  # relative; values of N closer than this to the first of their group are one (E79)
 
 #: Knots, coefficients and degree, as plain lists and an int: what SciPy's ``splev`` takes.
 Tck: TypeAlias = tuple[list[float], list[float], int]
@@ -55,3 +59,37 @@ def evaluate(tck: Tck, n: float) -> float:
             share = (n - left) / (right - left) if right > left else 0.0
             local[i] = (1.0 - share) * local[i - 1] + share * local[i]
     return local[degree]
+
+
+def distinct_points(ns: Iterable[float], *, tie: bool) -> list[float]:
+    """Return the distinct values of N in growing order; while there are fewer than 3, with 0 before them if *tie*."""
+    points: list[float] = []
+    for n in sorted(ns):
+        if not points or n - points[-1] > TIE * points[-1]:
+            points.append(n)
+    return [0.0, *points] if tie and points and points[0] > 0.0 and len(points) < 3 else points
+
+
+def checked(tck: Tck) -> Tck:
+    """Return a copy of a stored spline as plain lists of floats.
+
+    Raises
+    ------
+    ConfigurationError
+        If the numbers of knots and coefficients do not belong together.
+    """
+    knots, coefficients, degree = tck
+    constant = degree == 0 and len(knots) == 2
+    if not coefficients or (len(knots) != len(coefficients) + degree + 1 and not constant):
+        raise ConfigurationError(
+            f"a spline of degree {degree} with {len(coefficients)} coefficients has "
+            f"{len(coefficients) + degree + 1} knots, not {len(knots)}; read the file anew or discard the step"
+        )
+    return [float(knot) for knot in knots], [float(c) for c in coefficients], int(degree)
+
+
+def bounded(tck: Tck, n: float) -> float:
+    """Evaluate a stored spline within E84 and E85: never negative, and beyond its end no faster than N."""
+    last = tck[0][-1]
+    value = max(0.0, evaluate(tck, n))
+    return min(value * (n / last), 1e300) if n > last > 0.0 else value

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from workspan.estimate.curve import Curve, Floats
 from workspan.estimate.decide import decide
 from workspan.estimate.interval import calibrate
 from workspan.estimate.model import predictive
+from workspan.estimate.spline import distinct_points
 
 __all__ = ["fit_curve"]
 
 SMALLEST = 1e-9  # s: what a clock cannot resolve is taken as this, as logarithms need more than 0
-TIE = 1e-5  # relative: places closer than this are one node
 GAP = 1.5  # ratio of neighbouring places between which the curve needs nodes of its own
 OUTER = np.array([1.5, 3.0, 10.0, 100.0])  # nodes beyond the ends, in multiples of the end
 WIDEN = 0.25  # of the log distance from the data, by which an interval grows beyond them
@@ -44,7 +46,7 @@ def fit_curve(
     measured = np.asarray(places, float)
     y = np.log(np.maximum(np.asarray(dts, float), SMALLEST))
     count = len(y)
-    known = distinct(measured)
+    known = np.array(distinct_points(places, tie=False))
     inner, outer_low, outer_high = between(known), known[0] / OUTER[::-1], known[-1] * OUTER
     # O_0 has one place; and a place whose N is beyond the range of a float cannot be asked for
     outer = np.concatenate((outer_low, outer_high)) if len(known) > 1 or known[0] > 0 else np.empty(0)
@@ -59,9 +61,8 @@ def fit_curve(
     decision = decide(*predictive(n, x, y, falling=monotone is False))
     below, above = calibrate(decision, y, level)
     is_known = np.isin(nodes, known)
-    value = tame(
-        decision.value[count:], n_nodes, is_known, monotone is True, np.searchsorted(known * (1 + TIE), measured)
-    )
+    weight = np.bincount(np.searchsorted(known, measured, side="right") - 1, minlength=len(known)).astype(float)
+    value = tame(decision.value[count:], n_nodes, np.flatnonzero(is_known), weight if monotone is True else None)
     ends = np.flatnonzero(is_known)[[0, -1]]
     logs = x[count:]
     far = np.maximum(logs[ends[0]] - logs, 0.0) + np.maximum(logs - logs[ends[1]], 0.0)
@@ -84,16 +85,6 @@ def fit_curve(
     )
 
 
-def distinct(places: Floats) -> Floats:
-    """Return the places in growing order, one for each group that agrees within `TIE` of its first."""
-    found = np.unique(places)
-    kept: list[float] = []
-    for place in found.tolist():
-        if not kept or place - kept[-1] > TIE * kept[-1]:
-            kept.append(place)
-    return np.array(kept)
-
-
 def between(known: Floats) -> Floats:
     """Return nodes that divide wide gaps: one in the middle from a ratio of `GAP`, three from its fourth power."""
     low, high = known[:-1], known[1:]
@@ -104,14 +95,22 @@ def between(known: Floats) -> Floats:
     return np.concatenate((np.sqrt(low * high)[wide], (low**0.75 * high**0.25)[wider], (low**0.25 * high**0.75)[wider]))
 
 
-def tame(value: Floats, n: Floats, is_known: Floats, monotone: bool, group: Floats) -> Floats:
-    """Hold the values to the promises: no overshoot between measured places, bounded growth beyond them."""
+def tame(value: Floats, n: Floats, at: npt.NDArray[np.intp], weight: Floats | None) -> Floats:
+    """Hold log values to the promises: no overshoot between measured places, bounded growth beyond them.
+
+    Parameters
+    ----------
+    value, n
+        Of each node.
+    at
+        Indices of the nodes that were measured.
+    weight
+        Number of measurements at each of these, if the values may not fall; else ``None``.
+    """
     value = value.copy()
-    at = np.flatnonzero(is_known)
-    if monotone:
-        weights = np.bincount(np.minimum(group, len(at) - 1), minlength=len(at)).astype(float)
-        value[at] = pooled(value[at], np.maximum(weights, 1.0))
-    for left, right in zip(at[:-1], at[1:], strict=True):
+    if weight is not None:
+        value[at] = pooled(value[at], weight)
+    for left, right in pairwise(at):
         if right - left > 1:
             ends = sorted((value[left], value[right]))
             inside = np.clip(value[left + 1 : right], *ends)
