@@ -1,0 +1,355 @@
+"""Run a plan: the tasks of each operator are the blocks of a 1-d task, and the operators a pipeline of such tasks.
+
+So a dataset has the scheduler, the engines, the retries after losses, the tracking store and the report of every other
+run. Task *i* of an operator waits for task *i* of the operator before, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workspan.dataset.plan import bundled
+from workspan.dataset.results import Place, drop_result, read_record, read_tables
+from workspan.dataset.sources import ArrowPiece, MemoryPiece
+from workspan.dataset.task import MapTask, result_pieces
+from workspan.errors import MapError, UsageTypeError
+from workspan.run.pipeline import Pipeline
+from workspan.run.runner import choose_engine, execute
+from workspan.run.task import Task
+
+if TYPE_CHECKING:
+    from workspan.dataset.plan import Operator, Plan, Segment
+    from workspan.dataset.record import TaskRecord
+    from workspan.dataset.sources import Piece
+    from workspan.dataset.task import Mode
+    from workspan.report.task import RunReport
+    from workspan.run.session import Session
+    from workspan.schedule.spec import TaskSpec
+
+__all__ = ["Execution", "OperatorRun", "RunOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a dataset is executed: as :func:`workspan.run_blockwise` takes it."""
+
+    engine: Any = None
+    max_workers: int | None = None
+    tracking_path: str | os.PathLike[str] | None = None
+    resource_tracking: bool = False
+    progress: Any = False
+    resources: Mapping[str, int] | None = None
+    timeout: Any = None
+
+    @property
+    def workers(self) -> int:
+        """Most workers of an operator that asks for no number."""
+        if self.max_workers is not None:
+            return self.max_workers
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class OperatorRun:
+    """One operator in one execution."""
+
+    operator: Operator
+    folder: Path
+    function: MapTask
+    count: int
+    """Tasks."""
+    source_rows: int | None = None
+    report: RunReport | None = None
+    fresh: set[int] = field(default_factory=set)
+    """Tasks that this execution ran."""
+
+    def records(self) -> list[TaskRecord]:
+        """Return the records of all tasks that have finished, in order."""
+        found = (read_record(self.folder, index) for index in range(self.count))
+        return [record for record in found if record is not None]
+
+
+class _OperatorTask(Task):
+    """A task that tries again what was lost, and not what its function refused."""
+
+    def spec(self) -> TaskSpec:
+        return replace(super().spec(), retries_errors=False)
+
+
+class Execution:
+    """One execution of a plan.
+
+    Parameters
+    ----------
+    plan
+        What runs.
+    options
+        How.
+    mode
+        What becomes of the blocks of the last operator.
+    """
+
+    def __init__(self, plan: Plan, options: RunOptions, mode: Mode) -> None:
+        if options.tracking_path is not None and not isinstance(options.tracking_path, (str, os.PathLike)):
+            kind = type(options.tracking_path).__name__
+            raise UsageTypeError(f"tracking_path={options.tracking_path!r} is a {kind}: pass a folder")
+        self.plan = plan
+        self.options = options
+        self.mode: Mode = mode
+        tracking = options.tracking_path
+        self.tracking = None if tracking is None else Path(tracking).absolute()
+        self.place = Place(None if self.tracking is None else self.tracking / "blocks")
+        self.runs: list[OperatorRun] = []
+        self.on_result: Callable[[int, bool], Any] = lambda index, done: None
+        """Called with every task of the last operator that is done or given up, in the thread of the run."""
+        self.stop = Event()
+
+    def run(self) -> None:
+        """Run all segments.
+
+        Raises
+        ------
+        MapError
+            A function raised in a worker process; in this process its exception is raised as it is.
+        """
+        bundles: list[tuple[Piece, ...]] = list(self._first_bundles())
+        rows = self.plan.source.rows
+        for number, segment in enumerate(self.plan.segments):
+            last = number == len(self.plan.segments) - 1
+            runs = self._prepare(segment, bundles, self.mode if last else "keep", rows)
+            self.runs += runs
+            self._run_segment(segment, runs, last)
+            if not last:
+                bundles = self._cut(runs[-1], segment.limit)
+                rows = None
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    def _first_bundles(self) -> list[tuple[Piece, ...]]:
+        pieces: tuple[Piece, ...] = self.plan.source.pieces
+        if self._has_workers():
+            pieces = tuple(map(self._sent, range(len(pieces)), pieces))
+        return bundled(pieces, self.plan.operators[0].batch_rows)
+
+    def _has_workers(self) -> bool:
+        engine = self.options.engine
+        return engine != "serial" if isinstance(engine, str) or engine is None else bool(engine.has_workers)
+
+    def _sent(self, number: int, piece: Piece) -> Piece:
+        """Put what is in the memory of this process where workers can map it."""
+        if not isinstance(piece, MemoryPiece):
+            return piece
+        path = self.place.folder("input") / f"{number}.arrow"
+        if not path.exists():
+            part = path.with_suffix(".part")
+            with pa.ipc.new_file(str(part), piece.table.schema) as writer:
+                writer.write_table(piece.table)
+            os.replace(part, path)
+        return ArrowPiece(piece.label, piece.rows, str(path))
+
+    def _prepare(
+        self, segment: Segment, bundles: list[tuple[Piece, ...]], mode: Mode, rows: int | None
+    ) -> list[OperatorRun]:
+        runs: list[OperatorRun] = []
+        for operator in segment.operators:
+            last = operator is segment.operators[-1]
+            folder = self.place.folder(operator.slug)
+            for stale in folder.glob("*.error"):
+                stale.unlink()
+            (folder / "hold").unlink(missing_ok=True)
+            upstream = runs[-1].folder if runs else None
+            function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
+            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))
+        return runs
+
+    # -- one segment --------------------------------------------------------------------------------------------------
+
+    def _run_segment(self, segment: Segment, runs: list[OperatorRun], last: bool) -> None:
+        options = self.options
+        tasks = [self._task(run) for run in runs]
+        pipeline = Pipeline(tasks, [(tasks[i], tasks[i + 1]) for i in range(len(tasks) - 1)])
+        by_id = {task.task_id: number for number, task in enumerate(tasks)}
+        enough = _Enough(runs[-1], segment.limit)
+        stop = self.stop if segment.limit is None else Event()
+
+        def listen(task_id: str, index: int, done: bool) -> None:
+            number = by_id[task_id]
+            if done:
+                runs[number].fresh.add(index)
+                if number and self.tracking is None:
+                    drop_result(runs[number - 1].folder, index)
+            if number == len(runs) - 1:
+                if last:
+                    self.on_result(index, done)
+                if enough.reached(index, done):
+                    stop.set()
+
+        def begin(session: Session) -> None:
+            session.record.listener = listen
+            sessions.append(session)
+
+        sessions: list[Session] = []
+        engine = choose_engine(options.engine, True)
+        try:
+            execute(
+                pipeline,
+                engine,
+                resources=options.resources,
+                progress=options.progress,
+                block_tracking=self.tracking is not None,
+                summary=False,
+                stop_event=stop,
+                on_start=begin,
+            )
+        finally:
+            for run in runs:
+                run.report = sessions[0].report if sessions else None
+        if segment.limit is None or not enough.is_reached:
+            self._raise_failures(runs)
+
+    def _task(self, run: OperatorRun) -> Task:
+        from funlib.geometry import Roi
+
+        operator, options = run.operator, self.options
+        workers = options.workers if operator.concurrency is None else operator.concurrency
+        return _OperatorTask(
+            _task_id(operator),
+            Roi((0,), (run.count,)),
+            Roi((0,), (1,)),
+            Roi((0,), (1,)),
+            run.function,
+            read_write_conflict=False,
+            fit="valid",
+            max_workers=min(workers, run.count),
+            timeout=inf if options.timeout is None else options.timeout,
+            tracking_path=False if self.tracking is None else self.tracking / operator.slug,
+            resource_tracking=options.resource_tracking,
+            requires=operator.requires,
+        )
+
+    def _raise_failures(self, runs: list[OperatorRun]) -> None:
+        """Raise the first failure, if there is any."""
+        for run in runs:
+            if run.function.raised:
+                raise run.function.raised[min(run.function.raised)]
+            errors = sorted(run.folder.glob("*.error"), key=lambda path: int(path.stem))
+            if errors:
+                raise map_error(errors[0].read_bytes(), len(errors))
+        if self.stop.is_set():
+            return
+        for run in runs:
+            report = None if run.report is None else run.report.tasks.get(_task_id(run.operator))
+            if report is not None and report.outcome != "completed":
+                first = report.failed_blocks[0] if report.failed_blocks else None
+                told = "" if first is None else f"; {run.function.where(first.cell[0] - 1)}: {first.error}"
+                missing = report.blocks.total - report.blocks.count
+                raise MapError(
+                    "Incomplete", f"{run.operator.name}: {missing} of {report.blocks.total} tasks not done{told}"
+                )
+
+    def _cut(self, run: OperatorRun, limit: int | None) -> list[tuple[Piece, ...]]:
+        """Return the results of a segment as what the next one reads: the first *limit* rows."""
+        assert limit is not None
+        bundles: list[tuple[Piece, ...]] = []
+        left = limit
+        schema: pa.Schema | None = None
+        for index in range(run.count):
+            record = read_record(run.folder, index)
+            if record is None or left <= 0:
+                break
+            pieces: list[Piece] = []
+            for piece in result_pieces(run.folder, index):
+                table = next(piece.read())
+                schema = table.schema if schema is None else schema
+                rows = min(left, table.num_rows)
+                left -= rows
+                if rows:
+                    pieces.append(ArrowPiece(piece.label, rows, piece.path, rows))
+            if pieces:
+                bundles.append(tuple(pieces))
+        if not bundles:
+            empty = pa.table({}) if schema is None else schema.empty_table()
+            none: Piece = MemoryPiece("no rows", 0, empty)
+            none = self._sent(0, none) if self._has_workers() else none
+            bundles.append((none,))
+        return bundles
+
+
+class _Enough:
+    """Tells when the first tasks, in order, have as many rows as a limit asks for."""
+
+    def __init__(self, run: OperatorRun, limit: int | None) -> None:
+        self._run, self._limit = run, limit
+        self._next = self._rows = 0
+        self.is_reached = False
+
+    def reached(self, index: int, done: bool) -> bool:
+        if self._limit is None or self.is_reached:
+            return False
+        while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
+            self._rows += sum(block.rows for block in record.blocks)
+            self._next += 1
+        self.is_reached = self._rows >= self._limit
+        return self.is_reached
+
+
+def _task_id(operator: Operator) -> str:
+    text = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in operator.name)
+    return f"{operator.number} {text}"[:150]
+
+
+_KINDS: dict[type, type[MapError]] = {}
+
+
+def map_error(data: bytes, count: int) -> MapError:
+    """Return the error that a worker wrote down; it is also an instance of the builtin type that was raised."""
+    import builtins
+
+    import msgspec
+
+    type_name, text, told, kinds = msgspec.msgpack.decode(data)
+    more = f" ({count - 1} other tasks failed too)" if count > 1 else ""
+    for name in kinds:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (Exception, RuntimeError):
+            return _kind_of(kind)(type_name, text + more, told)
+    return MapError(type_name, text + more, told)
+
+
+def _kind_of(kind: type[Exception]) -> type[MapError]:
+    found = _KINDS.get(kind)
+    if found is None:
+        try:
+            found = type(
+                "MapError",
+                (MapError, kind),
+                {"__module__": MapError.__module__, "__str__": MapError.__str__, "__reduce__": _reduced},
+            )
+            found("", "", "")
+        except TypeError:  # layouts that do not go together, or a constructor that wants other arguments
+            found = MapError
+        _KINDS[kind] = found
+    return found
+
+
+def _reduced(self: MapError) -> Any:
+    kind = next(base for base in type(self).__bases__ if base is not MapError)
+    return _rebuilt, (kind, self.type_name, self.text, self.traceback_text)
+
+
+def _rebuilt(kind: type[Exception], type_name: str, text: str, told: str) -> MapError:
+    return _kind_of(kind)(type_name, text, told)
+
+
+def tables_of(run: OperatorRun, index: int, *, forget: bool) -> list[pa.Table]:
+    """Return the blocks that a task has made; an empty list if it has not finished."""
+    record = read_record(run.folder, index)
+    return [] if record is None else read_tables(run.folder, record, forget=forget)

@@ -1,0 +1,334 @@
+"""The steps of each kind of operator: input preparation, body, output build.
+
+Everything that a stage does for its rows is in one of its steps, so the clock of the chain sees all of it. Row
+functions are called chunk by chunk: the windows of the timers lie around some thousand calls, and cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workspan.dataset import sinks
+from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
+from workspan.dataset.blocks import batch_of, hand_over, rows_of, table_of_batch, table_of_rows
+from workspan.dataset.expressions import filtered, projected
+from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
+from workspan.dataset.record import Flow
+from workspan.errors import DataError
+from workspan.steps import Phase, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workspan.dataset.ops import Op
+
+__all__ = ["TaskState", "stage_steps"]
+
+CHUNK_ROWS = 4096
+"""Rows that are Python objects at the same time."""
+
+
+@dataclass
+class TaskState:
+    """What the steps of one attempt of one task share; each attempt begins with a new one."""
+
+    index: int = 0
+    where: str = "block 0"
+    """Names the task in messages."""
+    batch_bytes: int = BATCH_BYTES
+    flows: list[Flow] = field(default_factory=list)
+    part: sinks.Part | None = None
+    """The file that a sink writes."""
+    setup_seconds: dict[int, float] = field(default_factory=dict)
+
+
+class _Stage:
+    """One stage while its task runs: counts what leaves it, and remembers the schema of what came in."""
+
+    def __init__(self, op: Op, number: int, state: TaskState, shape: Shape | None) -> None:
+        self.op, self.number, self.state = op, number, state
+        self.where = state.where
+        self.flow = Flow()
+        state.flows.append(self.flow)
+        self._shape = shape
+        self._schema: pa.Schema | None = None
+
+    def step(self, phase: Phase, apply: Callable[[Any], Any]) -> Step:
+        return Step(
+            f"{self.op.name} {phase.value}",
+            phase,
+            self.number,
+            apply,
+            user=self.op.function is not None,
+            ops=(self.op.name,),
+        )
+
+    def steps(self, prep: Any, body: Any, build: Any) -> list[Step]:
+        parts = ((Phase.INPUT_PREP, prep), (Phase.FUNCTION_BODY, body), (Phase.OUTPUT_BUILD, build))
+        return [self.step(phase, apply) for phase, apply in parts if apply is not None]
+
+    def watched(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        return map(self._watch, tables)
+
+    def _watch(self, table: pa.Table) -> pa.Table:
+        if self._schema is None or not len(self._schema):
+            self._schema = table.schema
+        return table
+
+    def out(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Hand tables on: as they are made inside an operator, in the asked shape at its end."""
+        if self._shape is not None:
+            made = shaped(tables, self._shape, where=f"{self.op.name}, {self.where}", schema=lambda: self._schema)
+        else:
+            made = _passed(iter(tables), lambda: self._schema)
+        return map(self._count, made)
+
+    def _count(self, table: pa.Table) -> pa.Table:
+        flow = self.flow
+        flow.blocks += 1
+        flow.rows += table.num_rows
+        flow.bytes += table.nbytes
+        return table
+
+    def ready(self) -> Callable[..., Any]:
+        function = self.op.function
+        assert function is not None
+        called = function.ready()
+        if function.setup_seconds is not None:
+            self.state.setup_seconds[self.number] = function.setup_seconds
+        return called
+
+    def told(self, error: BaseException) -> None:
+        """Note on the error of a user's function where it was raised."""
+        note = f"in {self.op.name}, {self.where}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        if isinstance(error, ValueError) and "read-only" in str(error):
+            error.add_note(
+                "batches are views of the block and cannot be changed in place: pass zero_copy=False to map_batches, "
+                "or work on a copy"
+            )
+
+
+def _passed(tables: Iterator[pa.Table], schema: Callable[[], pa.Schema | None]) -> Iterator[pa.Table]:
+    """Yield the tables that have rows; if none has, one that has none but a schema."""
+    given, known = False, None
+    for table in tables:
+        if table.num_rows:
+            given = True
+            box = [table]
+            table = None
+            yield box.pop()
+        elif known is None or not len(known):
+            known = table.schema
+    if not given:
+        if known is None or not len(known):
+            known = schema() or known
+        yield pa.table({}) if known is None else known.empty_table()
+
+
+def stage_steps(op: Op, number: int, state: TaskState, *, shape: Shape | None) -> list[Step]:
+    """Return the steps of one operator.
+
+    Parameters
+    ----------
+    op
+        The operator.
+    number
+        Index of its stage, from 0.
+    state
+        Of this attempt of the task.
+    shape
+        Of the blocks that leave it; ``None``: they are handed on as they are made.
+    """
+    stage = _Stage(op, number, state, shape)
+    if isinstance(op, Read):
+        return stage.steps(None, _read, stage.out)
+    if isinstance(op, MapRows):
+        return stage.steps(
+            partial(_to_rows, stage), partial(_flat_map if op.flat else _map, stage), partial(_from_rows, stage)
+        )
+    if isinstance(op, FilterRows):
+        return stage.steps(partial(_with_rows, stage), partial(_decide, stage), partial(_keep, stage))
+    if isinstance(op, MapBatches):
+        prep = partial(_to_batches, stage, op)
+        return stage.steps(prep, partial(_call_batches, stage), partial(_from_batches, stage))
+    if isinstance(op, Filter):
+        return stage.steps(None, partial(_each, partial(filtered, op, state.where), stage), stage.out)
+    if isinstance(op, Project):
+        return stage.steps(None, partial(_each, partial(projected, op, state.where), stage), stage.out)
+    if isinstance(op, Limit):
+        return stage.steps(None, partial(_limited, op.rows), stage.out)
+    assert isinstance(op, Write)
+    part = state.part = sinks.Part(op.sink, state.index, state.where)
+    commit = Step(f"{op.name} commit", Phase.FUNCTION_BODY, number, partial(sinks.commit, part), ops=(op.name,))
+    return [*stage.steps(partial(sinks.prepare, part), partial(sinks.write, part), None), commit]
+
+
+# -- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _read(pieces: Iterable[Any]) -> Iterator[pa.Table]:
+    return chain.from_iterable(map(_read_piece, pieces))
+
+
+def _read_piece(piece: Any) -> Iterator[pa.Table]:
+    found: Iterator[pa.Table] = piece.read()
+    return found
+
+
+def _each(function: Callable[[pa.Table], pa.Table], stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    return map(function, stage.watched(tables))
+
+
+def _limited(rows: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    left = rows
+    for table in tables:
+        box = [table.slice(0, left)]
+        left -= box[0].num_rows
+        table = None
+        yield box.pop()
+        if left <= 0:
+            return
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _chunks(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    return chain.from_iterable(map(partial(row_chunks, rows=CHUNK_ROWS), stage.watched(tables)))
+
+
+def _to_rows(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[list[dict[str, Any]]]:
+    return map(rows_of, _chunks(stage, tables))
+
+
+def _map(stage: _Stage, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list[Mapping[str, Any]]]:
+    function = stage.ready()
+
+    def call(rows: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        try:
+            out = [function(row) for row in rows]
+        except Exception as error:
+            stage.told(error)
+            raise
+        stage.flow.calls += len(rows)
+        for row in out:
+            if type(row) is not dict and not isinstance(row, Mapping):
+                raise _no_row(stage, row)
+        return out
+
+    return map(call, chunks)
+
+
+def _flat_map(stage: _Stage, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list[Mapping[str, Any]]]:
+    function = stage.ready()
+
+    def call(rows: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        out: list[Mapping[str, Any]] = []
+        try:
+            for row in rows:
+                found = function(row)
+                if isinstance(found, (Mapping, str, bytes)) or not isinstance(found, Iterable):
+                    raise DataError(
+                        f"{stage.op.name}, {stage.where}: the function returned a {type(found).__name__}: return a "
+                        "list of rows (it may be empty), each a dict"
+                    )
+                out.extend(found)
+                stage.flow.calls += 1
+        except DataError:
+            raise
+        except Exception as error:
+            stage.told(error)
+            raise
+        for made in out:
+            if type(made) is not dict and not isinstance(made, Mapping):
+                raise _no_row(stage, made)
+        return out
+
+    return map(call, chunks)
+
+
+def _no_row(stage: _Stage, row: Any) -> DataError:
+    return DataError(
+        f"{stage.op.name}, {stage.where}: the function returned a {type(row).__name__} ({str(row)[:60]!r}): a row is a "
+        'dict of its columns, for example {"x": 1}'
+    )
+
+
+def _from_rows(stage: _Stage, chunks: Iterable[list[Mapping[str, Any]]]) -> Iterator[pa.Table]:
+    where = f"{stage.op.name}, {stage.where}"
+    return stage.out(map(partial(table_of_rows, where=where), filter(None, chunks)))
+
+
+def _with_rows(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, list[dict[str, Any]]]]:
+    return map(lambda table: (table, rows_of(table)), _chunks(stage, tables))
+
+
+def _decide(stage: _Stage, chunks: Iterable[Any]) -> Iterator[tuple[pa.Table, list[bool]]]:
+    function = stage.ready()
+
+    def call(chunk: tuple[pa.Table, list[dict[str, Any]]]) -> tuple[pa.Table, list[bool]]:
+        try:
+            kept = [bool(function(row)) for row in chunk[1]]
+        except Exception as error:
+            stage.told(error)
+            raise
+        stage.flow.calls += len(kept)
+        return chunk[0], kept
+
+    return map(call, chunks)
+
+
+def _keep(stage: _Stage, chunks: Iterable[tuple[pa.Table, list[bool]]]) -> Iterator[pa.Table]:
+    # The rows stay those of Arrow: their types do not go through Python and back.
+    return stage.out(map(lambda chunk: chunk[0] if all(chunk[1]) else chunk[0].filter(pa.array(chunk[1])), chunks))
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _to_batches(stage: _Stage, op: MapBatches, tables: Iterable[pa.Table]) -> Iterator[Any]:
+    where = f"{op.name}, {stage.where}"
+    cut = batches(stage.watched(tables), op.batch_size, target_bytes=stage.state.batch_bytes, where=where)
+    return map(partial(batch_of, form=op.batch_format, zero_copy=op.zero_copy), cut)
+
+
+def _call_batches(stage: _Stage, items: Iterable[Any]) -> Iterator[pa.Table | Any]:
+    function = stage.ready()
+
+    def call(batch: Any) -> Iterator[Any]:
+        try:
+            out = function(batch)
+        except Exception as error:
+            stage.told(error)
+            raise
+        del batch
+        if isinstance(out, GeneratorType) or (hasattr(out, "__next__") and hasattr(out, "__iter__")):
+            return _drained(stage, out)
+        stage.flow.calls += 1
+        box = [out]
+        del out
+        return hand_over(box)
+
+    return chain.from_iterable(map(call, items))
+
+
+def _drained(stage: _Stage, generator: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from generator
+    except Exception as error:
+        stage.told(error)
+        raise
+    stage.flow.calls += 1
+
+
+def _from_batches(stage: _Stage, outputs: Iterable[Any]) -> Iterator[pa.Table]:
+    return stage.out(map(partial(table_of_batch, operator=stage.op.name, where=stage.where), outputs))
