@@ -20,12 +20,16 @@ class DatasetRun:
 
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
+        self.records = tuple(tuple(run.records()) for run in execution.runs)
+        """Records of the tasks of each operator."""
+        self.steps = tuple(tuple(run.operator.steps()) for run in execution.runs)
+        """Steps of each operator."""
         self.summary = summarise(execution.runs)
 
     @cached_property
     def files(self) -> tuple[str, ...]:
         """Files that a sink wrote, in order of the tasks."""
-        records = self.execution.runs[-1].records() if self.execution.runs else []
+        records = self.records[-1] if self.records else ()
         folder = self._folder
         return tuple(f"{folder}/{record.written[0]}" for record in records if record.written is not None)
 

@@ -273,8 +273,8 @@ class _Run:
         if rows != expected:
             made = "none" if rows is None else f"{rows:,} rows"
             raise DataError(
-                f"{self._task.operator.name}, {self._state.where}: attempt {attempt} made {made} as block {number}, and "
-                f"an attempt before {expected:,}, so it cannot take over: retries need functions that always do the same"
+                f"{self._task.operator.name}, {self._state.where}: attempt {attempt} made {made} as block {number} and "
+                f"an attempt before {expected:,}, so it cannot take over: retries need functions that do the same"
             )
 
     def _back_off(self, attempt: int) -> None:
