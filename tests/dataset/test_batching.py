@@ -155,7 +155,7 @@ def test_no_rows_are_one_empty_block_with_the_schema() -> None:
 def test_types_that_do_not_go_together_are_named() -> None:
     """A column that is a number here and text there fails with both types and the remedy."""
     tables = [pa.table({"x": [1, 2]}), pa.table({"x": ["a"]})]
-    with pytest.raises(DataError, match="Map\\(f\\), block 2: .*column 'x' is int64 and string.*one type"):
+    with pytest.raises(DataError, match=r"Map\(f\), block 2: .*column 'x' is int64 and string.*one type"):
         list(shaped(tables, Shape(), where="Map(f), block 2"))
 
 

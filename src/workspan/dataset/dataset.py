@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from workspan.dataset import formats, sinks
-from workspan.dataset.batching import checked_size
-from workspan.dataset.blocks import concat
-from workspan.dataset.execute import Execution, RunOptions, tables_of
+from workspan.dataset.batching import checked_size, row_chunks
+from workspan.dataset.blocks import concat, rows_of
+from workspan.dataset.execute import Execution, RunOptions
 from workspan.dataset.functions import UserFunction
 from workspan.dataset.ops import (
     Compute,
@@ -23,17 +24,21 @@ from workspan.dataset.ops import (
     Write,
 )
 from workspan.dataset.plan import Options, make_plan
+from workspan.dataset.results import kept_pieces, tables_of
 from workspan.dataset.run import DatasetRun
-from workspan.dataset.sources import Source, from_tables, items_source, range_source
+from workspan.dataset.sources import Source, from_tables, is_local, items_source, range_source, resolve
+from workspan.dataset.stream import Iteration, Stream
+from workspan.dataset.transform import CHUNK_ROWS
 from workspan.errors import ConfigurationError, UsageTypeError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from workspan.dataset.manifest import Existing
     from workspan.dataset.ops import BatchFormat, BatchSize, Op
     from workspan.dataset.plan import Plan
     from workspan.dataset.stats import DatasetSummary
+    from workspan.report.task import RunReport
 
 __all__ = [
     "Dataset",
@@ -97,10 +102,7 @@ class Dataset:
         **compute: Any,
     ) -> Dataset:
         """Call a function with batches of rows; it returns a batch, or yields several."""
-        if batch_format not in _FORMATS:
-            raise ConfigurationError(
-                f"batch_format={batch_format!r} is not known: use 'numpy', 'pandas', 'pyarrow' or None (Arrow)"
-            )
+        _check_format(batch_format)
         user, asked = _function(function, "map_batches", compute)
         return self._with(MapBatches(user, checked_size(batch_size), batch_format, bool(zero_copy), compute=asked))
 
@@ -160,10 +162,84 @@ class Dataset:
         """Return all rows as a pandas frame."""
         return self.to_arrow(**run).to_pandas()
 
-    def write_parquet(self, folder: str | os.PathLike[str], *, compression: str = "zstd", **run: Any) -> DatasetRun:
+    def iter_batches(
+        self,
+        *,
+        batch_size: BatchSize = None,
+        batch_format: BatchFormat = "numpy",
+        zero_copy: bool = True,
+        ordered: bool = True,
+        ahead: int | None = None,
+        **run: Any,
+    ) -> Iterator[Any]:
+        """Yield batches while the run goes on."""
+        _check_format(batch_format)
+        size = checked_size(batch_size)
+        return self._iterate(size, batch_format, bool(zero_copy), ordered, ahead, _run_options(run))
+
+    def iter_rows(self, *, ordered: bool = True, **run: Any) -> Iterator[dict[str, Any]]:
+        """Yield rows, as dicts, while the run goes on."""
+        for table in self.iter_batches(batch_format="pyarrow", ordered=ordered, **run):
+            for chunk in row_chunks(table, CHUNK_ROWS):
+                yield from rows_of(chunk)
+
+    def _iterate(
+        self, size: BatchSize, form: BatchFormat, zero_copy: bool, ordered: bool, ahead: int | None, run: RunOptions
+    ) -> Iterator[Any]:
+        limit = self._ops[-1].rows if self._ops and isinstance(self._ops[-1], Limit) else None
+        execution = Execution(self._plan(), run, "keep")
+        stream = Stream(execution, ordered=ordered or limit is not None, ahead=ahead, limit=limit)
+        iteration = Iteration(stream.tables(), size, form, zero_copy)
+        try:
+            yield from iteration.batches()
+        finally:
+            self._last = DatasetRun(execution, iteration.summary())
+            execution.place.remove()
+
+    def write_parquet(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        compression: str = "zstd",
+        existing: Existing = "refuse",
+        filesystem: Any = None,
+        **run: Any,
+    ) -> DatasetRun:
         """Write all rows into Parquet files, one a task."""
-        options = (("compression", compression),)
-        return self._write("WriteParquet", folder, ".parquet", sinks.parquet_writer, options, run)
+        options = {"compression": compression}
+        return self._write("WriteParquet", folder, ".parquet", sinks.parquet_writer, options, existing, filesystem, run)
+
+    def write_csv(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        delimiter: str = ",",
+        existing: Existing = "refuse",
+        filesystem: Any = None,
+        **run: Any,
+    ) -> DatasetRun:
+        """Write all rows into CSV files with a heading, one a task."""
+        options = {"delimiter": delimiter}
+        return self._write("WriteCSV", folder, ".csv", sinks.csv_writer, options, existing, filesystem, run)
+
+    def write_json(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        existing: Existing = "refuse",
+        filesystem: Any = None,
+        **run: Any,
+    ) -> DatasetRun:
+        """Write all rows into files with one JSON object a line, one a task."""
+        return self._write("WriteJSON", folder, ".jsonl", sinks.JsonWriter, {}, existing, filesystem, run)
+
+    def materialize(self, **run: Any) -> Dataset:
+        """Run now, and return a dataset of the result, which other runs read without doing the work again."""
+        made = self._execute({"progress": True, **run}, "keep")
+        last = made.execution.runs[-1]
+        limit = self._ops[-1].rows if self._ops and isinstance(self._ops[-1], Limit) else None
+        pieces = kept_pieces(last, limit)
+        return Dataset(Source("Materialized", pieces, parent=made), (), self._options)
 
     def _write(
         self,
@@ -171,15 +247,17 @@ class Dataset:
         folder: str | os.PathLike[str],
         suffix: str,
         opener: Any,
-        options: tuple[tuple[str, Any], ...],
+        options: dict[str, Any],
+        existing: Existing,
+        filesystem: Any,
         run: dict[str, Any],
     ) -> DatasetRun:
-        import os
-
-        path = os.path.abspath(os.fspath(folder))
-        os.makedirs(path, exist_ok=True)
-        sink = sinks.Sink(name, path, suffix, opener, options)
-        return self._with(Write(sink))._execute({"progress": True, **run}, "write", owner=self)
+        system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
+        sink = sinks.Sink(
+            name, path.rstrip("/"), suffix, opener, tuple(options.items()), None if is_local(system) else system
+        )
+        writing = self._with(Write(sink))
+        return writing._execute({"progress": True, **run}, "write", owner=self, existing=existing)
 
     # -- what it cost -------------------------------------------------------------------------------------------------
 
@@ -195,6 +273,10 @@ class Dataset:
         """Return what the last execution cost, as values; ``None`` before the first."""
         return None if self._last is None else self._last.stats_summary()
 
+    def report(self) -> RunReport | None:
+        """Return the report of the last execution as a blockwise run; ``None`` before the first."""
+        return None if self._last is None else self._last.report()
+
     def __repr__(self) -> str:
         names = "->".join([self._source.name, *(op.name for op in self._ops)])
         return f"Dataset({names})"
@@ -204,12 +286,18 @@ class Dataset:
     def _plan(self) -> Plan:
         return make_plan(self._source, self._ops, self._options)
 
-    def _execute(self, run: dict[str, Any], mode: Any, owner: Dataset | None = None) -> DatasetRun:
-        execution = Execution(self._plan(), _run_options(run), mode)
+    def _execute(
+        self, run: dict[str, Any], mode: Any, owner: Dataset | None = None, existing: Existing = "refuse"
+    ) -> DatasetRun:
+        execution = Execution(self._plan(), _run_options(run), mode, existing)
+        kept = False
         try:
             execution.run()
+            kept = mode == "keep"
         finally:
             (owner or self)._last = made = DatasetRun(execution)
+            if not kept:
+                execution.place.remove()
         return made
 
     def _table(self, run: dict[str, Any], rows: int | None, owner: Dataset) -> pa.Table:
@@ -241,6 +329,13 @@ def _run_options(run: dict[str, Any]) -> RunOptions:
         known = ", ".join(RunOptions.__slots__)
         bad = next(iter(set(run) - set(RunOptions.__slots__)))
         raise UsageTypeError(f"{bad}= is not known here: how a dataset is executed is told by {known}") from None
+
+
+def _check_format(batch_format: Any) -> None:
+    if batch_format not in _FORMATS:
+        raise ConfigurationError(
+            f"batch_format={batch_format!r} is not known: use 'numpy', 'pandas', 'pyarrow' or None (Arrow)"
+        )
 
 
 def _compute(given: dict[str, Any], operator: str) -> Compute:

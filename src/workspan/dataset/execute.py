@@ -7,6 +7,7 @@ run. Task *i* of an operator waits for task *i* of the operator before, and for 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -16,16 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from workspan.dataset.manifest import Manifest, open_plan
+from workspan.dataset.ops import Write
 from workspan.dataset.plan import bundled
-from workspan.dataset.results import Place, drop_result, read_record, read_tables
+from workspan.dataset.results import Place, drop_result, read_record
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
-from workspan.dataset.task import MapTask, result_pieces
-from workspan.errors import MapError, UsageTypeError
+from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
+from workspan.errors import MapError, TrackingError, UsageTypeError
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
 
 if TYPE_CHECKING:
+    from workspan.dataset.manifest import Existing
     from workspan.dataset.plan import Operator, Plan, Segment
     from workspan.dataset.record import TaskRecord
     from workspan.dataset.sources import Piece
@@ -80,6 +84,17 @@ class OperatorRun:
 class _OperatorTask(Task):
     """A task that tries again what was lost, and not what its function refused."""
 
+    def __init__(self, execution: Execution, run: OperatorRun, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._execution, self._run = execution, run
+
+    def check_outputs(self, done: Any, *, fresh: bool) -> None:
+        """Look for the results of tasks that were done before."""
+        if done is None:
+            return
+        indices = done.ravel().nonzero()[0].tolist()
+        self._execution.check_done(self._run, indices)
+
     def spec(self) -> TaskSpec:
         return replace(super().spec(), retries_errors=False)
 
@@ -97,7 +112,7 @@ class Execution:
         What becomes of the blocks of the last operator.
     """
 
-    def __init__(self, plan: Plan, options: RunOptions, mode: Mode) -> None:
+    def __init__(self, plan: Plan, options: RunOptions, mode: Mode, existing: Existing = "refuse") -> None:
         if options.tracking_path is not None and not isinstance(options.tracking_path, (str, os.PathLike)):
             kind = type(options.tracking_path).__name__
             raise UsageTypeError(f"tracking_path={options.tracking_path!r} is a {kind}: pass a folder")
@@ -107,10 +122,17 @@ class Execution:
         tracking = options.tracking_path
         self.tracking = None if tracking is None else Path(tracking).absolute()
         self.place = Place(None if self.tracking is None else self.tracking / "blocks")
+        for name in (HOLD, STOP):
+            (self.place.path / name).unlink(missing_ok=True)
+        run_id = open_plan(self.tracking, plan, mode)
+        op = plan.operators[-1].ops[-1]
+        self.manifest = Manifest(op.sink, run_id, existing) if isinstance(op, Write) else None
         self.runs: list[OperatorRun] = []
         self.on_result: Callable[[int, bool], Any] = lambda index, done: None
         """Called with every task of the last operator that is done or given up, in the thread of the run."""
         self.stop = Event()
+        self.driver_seconds: float | None = None
+        """Wall time of the execution in this process; ``None``: it has not ended."""
 
     def run(self) -> None:
         """Run all segments.
@@ -120,6 +142,13 @@ class Execution:
         MapError
             A function raised in a worker process; in this process its exception is raised as it is.
         """
+        begin = time.perf_counter()
+        try:
+            self._run_segments()
+        finally:
+            self.driver_seconds = time.perf_counter() - begin
+
+    def _run_segments(self) -> None:
         bundles: list[tuple[Piece, ...]] = list(self._first_bundles())
         rows = self.plan.source.rows
         for number, segment in enumerate(self.plan.segments):
@@ -130,6 +159,23 @@ class Execution:
             if not last:
                 bundles = self._cut(runs[-1], segment.limit)
                 rows = None
+        if self.manifest is not None:
+            self.manifest.finish()
+
+    def check_done(self, run: OperatorRun, indices: list[int]) -> None:
+        """Refuse to go on where what was done before is gone."""
+        records = {index: record for index in indices if (record := read_record(run.folder, index)) is not None}
+        gone = [index for index in indices if index not in records]
+        last = run.operator is self.plan.operators[-1]
+        if last and self.manifest is not None:
+            gone = self.manifest.missing(indices, records)
+            for record in records.values():
+                self.manifest.note(record)
+        if gone:
+            raise TrackingError(
+                f"{run.operator.name}: {len(gone)} of {len(indices)} tasks that were done before have no result any "
+                f"more (task {gone[0]} for example): delete {str(self.tracking)!r} and the output, and begin anew"
+            )
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -164,7 +210,6 @@ class Execution:
             folder = self.place.folder(operator.slug)
             for stale in folder.glob("*.error"):
                 stale.unlink()
-            (folder / "hold").unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
             runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))
@@ -187,9 +232,12 @@ class Execution:
                 if number and self.tracking is None:
                     drop_result(runs[number - 1].folder, index)
             if number == len(runs) - 1:
+                if last and done and self.manifest is not None:
+                    self.manifest.note(_finished(runs[-1], index))
                 if last:
                     self.on_result(index, done)
-                if enough.reached(index, done):
+                if enough.reached():
+                    (self.place.path / STOP).touch()
                     stop.set()
 
         def begin(session: Session) -> None:
@@ -210,6 +258,8 @@ class Execution:
                 on_start=begin,
             )
         finally:
+            if segment.limit is not None:
+                (self.place.path / STOP).unlink(missing_ok=True)
             for run in runs:
                 run.report = sessions[0].report if sessions else None
         if segment.limit is None or not enough.is_reached:
@@ -221,6 +271,8 @@ class Execution:
         operator, options = run.operator, self.options
         workers = options.workers if operator.concurrency is None else operator.concurrency
         return _OperatorTask(
+            self,
+            run,
             _task_id(operator),
             Roi((0,), (run.count,)),
             Roi((0,), (1,)),
@@ -291,7 +343,7 @@ class _Enough:
         self._next = self._rows = 0
         self.is_reached = False
 
-    def reached(self, index: int, done: bool) -> bool:
+    def reached(self) -> bool:
         if self._limit is None or self.is_reached:
             return False
         while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
@@ -299,6 +351,13 @@ class _Enough:
             self._next += 1
         self.is_reached = self._rows >= self._limit
         return self.is_reached
+
+
+def _finished(run: OperatorRun, index: int) -> TaskRecord:
+    record = read_record(run.folder, index)
+    if record is None:
+        raise TrackingError(f"{run.operator.name}: task {index} is done, and its record is not in {str(run.folder)!r}")
+    return record
 
 
 def _task_id(operator: Operator) -> str:
@@ -347,9 +406,3 @@ def _reduced(self: MapError) -> Any:
 
 def _rebuilt(kind: type[Exception], type_name: str, text: str, told: str) -> MapError:
     return _kind_of(kind)(type_name, text, told)
-
-
-def tables_of(run: OperatorRun, index: int, *, forget: bool) -> list[pa.Table]:
-    """Return the blocks that a task has made; an empty list if it has not finished."""
-    record = read_record(run.folder, index)
-    return [] if record is None else read_tables(run.folder, record, forget=forget)

@@ -46,6 +46,8 @@ class Options:
     """How often a task is tried again after an error of its functions."""
     retried_map_errors: bool | tuple[str, ...] = False
     """Which errors are tried again."""
+    log_stats: bool = False
+    """Log what an execution cost when it has ended."""
     fuse: bool = True
     """``False``: every operator is one of its own."""
 

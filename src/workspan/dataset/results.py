@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workspan.dataset.record import TaskRecord, unpack
-from workspan.dataset.sources import ArrowPiece
+from workspan.dataset.sources import ArrowPiece, mapped
 from workspan.dataset.task import result_pieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Place", "read_record", "read_tables"]
+    from workspan.dataset.execute import OperatorRun
+
+__all__ = ["Place", "drop_result", "kept_pieces", "read_record", "read_tables", "tables_of"]
 
 
 class Place:
@@ -85,12 +87,28 @@ def read_tables(folder: Path, record: TaskRecord, *, forget: bool) -> list[pa.Ta
     return tables
 
 
+def tables_of(run: OperatorRun, index: int, *, forget: bool) -> list[pa.Table]:
+    """Return the blocks that a task has made; an empty list if it has not finished."""
+    record = read_record(run.folder, index)
+    return [] if record is None else read_tables(run.folder, record, forget=forget)
+
+
 def drop_result(folder: Path, index: int) -> None:
     """Remove the result of a task; its record stays."""
     for piece in list(result_pieces(folder, index)):
         Path(piece.path).unlink(missing_ok=True)
 
 
-def pieces_of(folder: Path, record: TaskRecord) -> tuple[ArrowPiece, ...]:
-    """Return the result of a task as pieces that another task reads."""
-    return tuple(result_pieces(folder, record.index))
+def kept_pieces(run: OperatorRun, limit: int | None) -> tuple[ArrowPiece, ...]:
+    """Return the results of all tasks, or their first *limit* rows, as pieces of a source."""
+    pieces: list[ArrowPiece] = []
+    left = limit
+    for index in range(run.count):
+        for piece in result_pieces(run.folder, index):
+            rows = mapped(piece.path).num_rows
+            if left is not None:
+                rows = min(rows, left)
+                left -= rows
+            if rows or not pieces:
+                pieces.append(ArrowPiece(f"result {index}", rows, piece.path, rows))
+    return tuple(pieces)

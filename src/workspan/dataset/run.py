@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from workspan.dataset.stats import DatasetSummary, summarise
+from workspan.dataset.stats import DatasetSummary, IterationSummary, summarise
 from workspan.dataset.text import render
 
 if TYPE_CHECKING:
@@ -14,17 +15,24 @@ if TYPE_CHECKING:
 
 __all__ = ["DatasetRun"]
 
+logger = logging.getLogger(__name__)
+
 
 class DatasetRun:
     """What an execution did and cost."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, iteration: IterationSummary | None = None) -> None:
         self.execution = execution
         self.records = tuple(tuple(run.records()) for run in execution.runs)
         """Records of the tasks of each operator."""
         self.steps = tuple(tuple(run.operator.steps()) for run in execution.runs)
         """Steps of each operator."""
-        self.summary = summarise(execution.runs)
+        parent = execution.plan.source.parent
+        self.summary = summarise(
+            execution.runs, iteration, None if parent is None else parent.summary, execution.driver_seconds
+        )
+        if execution.plan.options.log_stats:
+            logger.info("%s", self.stats())
 
     @cached_property
     def files(self) -> tuple[str, ...]:

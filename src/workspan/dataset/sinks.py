@@ -79,6 +79,8 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
     try:
         for table in tables:
             if writer is None:
+                if not len(table.schema) or (part.index and not table.num_rows):
+                    continue  # a file without rows is of use only for its columns, and one is enough
                 if part.temporary == "":
                     raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
                 schema = table.schema
@@ -90,11 +92,15 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
             part.rows += table.num_rows
             table = None
         if writer is not None:
-            writer.close()
+            done, writer = writer, None
+            done.close()
+            part.written = True
     finally:
+        if writer is not None:
+            with suppress(Exception):  # what ended the write is raised, and not that its file has no end
+                writer.close()
         if file is not None:
             file.close()
-    part.written = writer is not None
     yield part
 
 

@@ -212,7 +212,7 @@ def find_files(
         if not isinstance(entry, (str, os.PathLike)):
             raise UsageTypeError(f"{name}({entry!r}): a {type(entry).__name__} is no path")
         text = os.fspath(entry)
-        system, path = (filesystem, text) if filesystem is not None else _resolve(text)
+        system, path = (filesystem, text) if filesystem is not None else resolve(text)
         if any(sign in path for sign in "*?["):
             matches = _glob(system, path)
         else:
@@ -229,7 +229,7 @@ def find_files(
     return found
 
 
-def _resolve(text: str) -> tuple[Any, str]:
+def resolve(text: str) -> tuple[Any, str]:
     """Return the file system and the path in it; a URL of any scheme that pyarrow or fsspec knows."""
     import pyarrow.fs as fs
 
@@ -243,6 +243,13 @@ def _resolve(text: str) -> tuple[Any, str]:
 
         other, path = fsspec.core.url_to_fs(text)
         return fs.PyFileSystem(fs.FSSpecHandler(other)), path
+
+
+def is_local(system: Any) -> bool:
+    """Whether a file system is that of this machine."""
+    import pyarrow.fs as fs
+
+    return isinstance(system, fs.LocalFileSystem)
 
 
 def _visible(path: str, base: str) -> bool:
@@ -268,7 +275,9 @@ def _glob(system: Any, pattern: str) -> list[Any]:
         return []
     rule = re.compile(_pattern(pattern))
     infos = system.get_file_info(fs.FileSelector(fixed, recursive=True))
-    return [info for info in infos if info.type == fs.FileType.File and rule.fullmatch(info.path)]
+    files = [info for info in infos if info.type == fs.FileType.File and rule.fullmatch(info.path)]
+    asked = not _visible(pattern, fixed)  # the pattern itself names what is hidden
+    return [info for info in files if asked or _visible(info.path, fixed)]
 
 
 def _pattern(pattern: str) -> str:

@@ -9,17 +9,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from workspan.errors import NotInReportError, UsageTypeError
 from workspan.measure.sketch import Sketch
 from workspan.steps import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from workspan.dataset.execute import OperatorRun
     from workspan.dataset.record import TaskRecord
     from workspan.steps import Step
 
-__all__ = ["DatasetSummary", "Figure", "OperatorSummary", "StageSummary", "StepSummary", "summarise"]
+__all__ = [
+    "DatasetSummary",
+    "Figure",
+    "IterationSummary",
+    "OperatorSummary",
+    "StageSummary",
+    "StepSummary",
+    "Tally",
+    "summarise",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,58 @@ class Figure:
         return cls(min(values), max(values), total / len(values), total, len(values), p50, p90, p99)
 
 
+class Tally:
+    """Samples that are summed up as they come, in bounded memory."""
+
+    __slots__ = ("_buffer", "_sketch", "count", "sum")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+        self._sketch = Sketch()
+        self._buffer: list[float] = []
+
+    def add(self, sample: float) -> None:
+        """Take in one sample."""
+        self.count += 1
+        self.sum += sample
+        self._buffer.append(sample)
+        if len(self._buffer) >= 512:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._sketch.extend(self._buffer)
+        self._buffer.clear()
+
+    def figure(self) -> Figure | None:
+        """Return the distribution; ``None`` without samples."""
+        self._flush()
+        low, high = self._sketch.min, self._sketch.max
+        if low is None or high is None:
+            return None
+        p50, p90, p99 = (self._sketch.quantile(q) for q in (0.5, 0.9, 0.99))
+        return Figure(low, high, self.sum / self.count, self.sum, self.count, p50, p90, p99)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSummary:
+    """Where the time of a consumer of batches went: the parts add up to the total."""
+
+    total_seconds: float
+    first_wait_seconds: float | None
+    """From the begin to the first batch; ``None``: there was none."""
+    waiting: Figure | None
+    """For blocks, a batch."""
+    creating: Figure | None
+    """Cutting and joining blocks into batches."""
+    formatting: Figure | None
+    """Turning them into the form that was asked for."""
+    user: Figure | None
+    """In the consumer's own code, between two batches."""
+    batches: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepSummary:
     """One step over all tasks of its operator."""
@@ -73,8 +137,10 @@ class StageSummary:
     name: str
     stage: int
     user: bool
-    seconds: float | None
-    """Self time of its steps; ``None``: not measured."""
+    seconds: Figure | None
+    """Self time of its steps, a block; ``None``: not measured."""
+    total_seconds: float | None
+    """Self time of its steps in all tasks, after their last block too."""
     rows_out: int
     bytes_out: int
     blocks_out: int
@@ -151,11 +217,17 @@ class OperatorSummary:
 
     def stage(self, key: int | str) -> StageSummary:
         """Return a stage by its index or name."""
-        return next(stage for stage in self.stages if key in (stage.stage, stage.name))
+        for stage in self.stages:
+            if key in (stage.stage, stage.name):
+                return stage
+        raise NotInReportError(f"{self.name} has no stage {key!r}: it has {[stage.name for stage in self.stages]}")
 
     def step(self, key: int | str) -> StepSummary:
         """Return a step by its index or label."""
-        return next(step for number, step in enumerate(self.steps) if key in (number, step.label))
+        for number, step in enumerate(self.steps):
+            if key in (number, step.label):
+                return step
+        raise NotInReportError(f"{self.name} has no step {key!r}: it has {[step.label for step in self.steps]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,25 +238,104 @@ class DatasetSummary:
     rows: int
     span_seconds: float | None
     """From the begin of the first task to the end of the last, of all operators."""
+    driver_seconds: float | None = None
+    """Wall time of the execution in the driver, with starting and ending the workers."""
+    iteration: IterationSummary | None = None
+    """Where the time of the consumer went; ``None``: nobody iterated."""
+
+    parent: DatasetSummary | None = None
+    """The execution whose materialised result this one read."""
+
+    @property
+    def depth(self) -> int:
+        """Number of operators, those of the parents included."""
+        return len(self.operators) + (0 if self.parent is None else self.parent.depth)
 
     @property
     def rows_per_second(self) -> float | None:
         """Rows of the last operator over the span."""
         return self.rows / self.span_seconds if self.span_seconds else None
 
+    @property
+    def wall_seconds(self) -> float:
+        """Summed wall time of all blocks of all operators."""
+        return sum(op.wall.sum for op in self.operators if op.wall is not None)
 
-def summarise(runs: Sequence[OperatorRun]) -> DatasetSummary:
-    """Sum up an execution."""
+    @property
+    def cpu_seconds(self) -> float:
+        """Summed CPU time of all blocks of all operators."""
+        return sum(op.cpu.sum for op in self.operators if op.cpu is not None)
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Largest peak of a block; ``None``: not measured."""
+        return max((op.peak_memory.max for op in self.operators if op.peak_memory is not None), default=None)
+
+    def operator(self, key: int | str) -> OperatorSummary:
+        """Return an operator by its number or name.
+
+        Raises
+        ------
+        NotInReportError
+            There is none.
+        """
+        for op in self.operators:
+            if key in (op.number, op.name):
+                return op
+        raise NotInReportError(f"no operator {key!r}: there are {[op.name for op in self.operators]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as dicts, lists, numbers and ``None``."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DatasetSummary:
+        """Return the summary that :meth:`to_json` wrote.
+
+        Raises
+        ------
+        UsageTypeError
+            It is none.
+        """
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise UsageTypeError(f"this is no summary of a dataset: {error}") from None
+
+
+def summarise(
+    runs: Sequence[OperatorRun],
+    iteration: IterationSummary | None = None,
+    parent: DatasetSummary | None = None,
+    driver_seconds: float | None = None,
+) -> DatasetSummary:
+    """Sum up an execution.
+
+    Parameters
+    ----------
+    runs
+        Its operators.
+    iteration
+        Where the time of the consumer went.
+    parent
+        Of the execution whose result it read.
+    driver_seconds
+        Its wall time in the driver.
+    """
     operators: list[OperatorSummary] = []
+    first = 0 if parent is None else parent.depth
     for run in runs:
-        operators.append(_operator(run, operators[-1].rows_out if operators else None))
+        operators.append(_operator(run, operators[-1].rows_out if operators else None, first))
     begins = [op.started_at for op in operators if op.started_at is not None]
     ends = [op.ended_at for op in operators if op.ended_at is not None]
     span = max(ends) - min(begins) if begins and ends else None
-    return DatasetSummary(tuple(operators), operators[-1].rows_out if operators else 0, span)
+    return DatasetSummary(
+        tuple(operators), operators[-1].rows_out if operators else 0, span, driver_seconds, iteration, parent
+    )
 
 
-def _operator(run: OperatorRun, rows_before: int | None) -> OperatorSummary:
+def _operator(run: OperatorRun, rows_before: int | None, first: int) -> OperatorSummary:
     operator = run.operator
     everything = run.records()
     records = [record for record in everything if record.index in run.fresh]
@@ -213,7 +364,7 @@ def _operator(run: OperatorRun, rows_before: int | None) -> OperatorSummary:
         per_node[record.node] = per_node.get(record.node, 0) + 1
     overheads = [record.overhead_seconds for record in records if record.overhead_seconds is not None]
     return OperatorSummary(
-        number=operator.number,
+        number=operator.number + first,
         name=operator.name,
         tasks=len(records),
         skipped=len(everything) - len(records),
@@ -250,7 +401,7 @@ def _operator(run: OperatorRun, rows_before: int | None) -> OperatorSummary:
         rows_per_task=Figure.of(sum(block.rows for block in record.blocks) for record in records),
         tasks_per_node=Figure.of(per_node.values()),
         nodes=len(per_node),
-        stages=_stages(run, records, steps),
+        stages=_stages(run, records, steps, times),
         steps=_steps(records, steps, times),
     )
 
@@ -276,7 +427,9 @@ def _peak(run: OperatorRun) -> Figure | None:
     return None
 
 
-def _stages(run: OperatorRun, records: Sequence[TaskRecord], steps: Sequence[Step]) -> tuple[StageSummary, ...]:
+def _stages(
+    run: OperatorRun, records: Sequence[TaskRecord], steps: Sequence[Step], times: Sequence[Sequence[int]]
+) -> tuple[StageSummary, ...]:
     split = all(step.stage is not None for step in steps) and any(r.trailing_ns is not None for r in records)
     out = []
     for number, op in enumerate(run.operator.ops):
@@ -292,6 +445,7 @@ def _stages(run: OperatorRun, records: Sequence[TaskRecord], steps: Sequence[Ste
                 op.name,
                 number,
                 op.function is not None,
+                Figure.of(sum(ns[n] for n in own) / 1e9 for ns in times) if split else None,
                 sum(_total(records, n) for n in own) / 1e9 if split else None,
                 rows,
                 size,
@@ -332,10 +486,3 @@ def _total(records: Sequence[TaskRecord], number: int) -> int:
     """Return the self time of a step in all blocks and after them, in ns."""
     inside = sum(block.self_ns[number] for r in records for block in r.blocks if block.self_ns is not None)
     return inside + sum(record.trailing_ns[number] for record in records if record.trailing_ns is not None)
-
-
-def plain(value: Any) -> Any:
-    """Return a summary as dicts, lists and numbers."""
-    from dataclasses import asdict
-
-    return asdict(value)

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
     from workspan.grid.block import Block
     from workspan.steps import ChainTimes
 
-__all__ = ["HOLD", "MapTask", "Mode", "replace_file"]
+__all__ = ["HOLD", "STOP", "MapTask", "Mode", "replace_file"]
 
 Mode = Literal["keep", "drop", "write"]
 """What becomes of the blocks: Arrow files for the driver or the next operator, nothing, or what a sink makes."""
 
 HOLD = "hold"
 """Name of the file that is there while the consumer has enough."""
+
+STOP = "stop"
+"""Name of the file that is there when nobody wants the results any more."""
 
 _HOLD_SECONDS = 0.005
 
@@ -80,6 +83,7 @@ class MapTask:
         self.mode = mode
         self.folder = folder
         self.upstream = upstream
+        self._place = folder.parent
         self.raised: dict[int, BaseException] = {}
         """Task -> what it raised, where that was in this process."""
 
@@ -91,8 +95,10 @@ class MapTask:
         index = int(block.write_roi.begin[0])
         self._wait_for_consumer()
         try:
-            run = _Run(self, index)
-            record = run.all()
+            self.check_wanted()
+            record = _Run(self, index).all()
+        except _Unwanted:
+            raise
         except Exception as error:
             self.raised[index] = error
             text = str(error)
@@ -105,11 +111,16 @@ class MapTask:
 
     def _wait_for_consumer(self) -> None:
         """Wait while the consumer has enough; that is time of no step of the chain."""
-        hold = self.folder / HOLD
-        if hold.exists():
+        hold = f"{self._place}/{HOLD}"
+        if os.path.exists(hold):
             with section("waiting for the consumer"):
-                while hold.exists():
+                while os.path.exists(hold):
                     time.sleep(_HOLD_SECONDS)
+
+    def check_wanted(self) -> None:
+        """End the task if nobody wants its result any more."""
+        if os.path.exists(f"{self._place}/{STOP}"):
+            raise _Unwanted("nobody wants the result any more")
 
     def where(self, index: int) -> str:
         """Return what a task is called in messages."""
@@ -140,6 +151,10 @@ def _encode(value: Any) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
+class _Unwanted(Exception):
+    """Nobody wants the result any more."""
+
+
 class _Run:
     """One run of one task, with all of its attempts."""
 
@@ -167,7 +182,7 @@ class _Run:
                 except Exception as error:
                     if self._state.part is not None:
                         sinks.discard(self._state.part)
-                    if not may_retry(error, patterns) or most == 0:
+                    if isinstance(error, _Unwanted) or most == 0 or not may_retry(error, patterns):
                         raise
                     if attempt > most:
                         error.add_note(
@@ -252,6 +267,7 @@ class _Run:
                     )
                 number += 1
                 item = None
+                task.check_wanted()
                 begin, cpu = time.perf_counter(), time.process_time()
         except BaseException:
             self._failed += time.perf_counter() - begin
