@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from workspan.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["batch_of", "concat", "hand_over", "rows_of", "table_of_batch", "table_of_rows"]
+__all__ = ["batch_of", "concat", "hand_over", "rows_in", "rows_of", "table_of_batch", "table_of_rows"]
 
 
 def hand_over(box: list[Any]) -> Iterator[Any]:
@@ -98,7 +99,7 @@ def _column(name: str, values: Any, where: str) -> Any:
             if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
                 return _from_numpy(np.stack(values))
             values = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-        return pa.array(values)
+        return _from_list(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
         kinds = sorted({type(value).__name__ for value in values})[:5]
         raise DataError(
@@ -107,11 +108,31 @@ def _column(name: str, values: Any, where: str) -> Any:
         ) from error
 
 
+def _from_list(values: list[Any]) -> Any:
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and kinds <= _PLAIN:
+        with suppress(OverflowError):
+            return _from_numpy(np.array(values, _PLAIN_TYPES[kinds.pop()]))
+    return pa.array(values)
+
+
+_PLAIN_TYPES = {int: np.int64, float: np.float64, bool: np.bool_}
+_PLAIN = set(_PLAIN_TYPES)
+
+
 def _from_numpy(values: np.ndarray[Any, Any]) -> Any:
     if values.ndim == 0:
         raise ValueError("it is a single number, not one value a row")
     if values.ndim == 1:
-        return pa.array(values.tolist()) if values.dtype.kind in "OU" else pa.array(values)
+        kind = values.dtype.kind
+        if kind in "iuf" and values.dtype.isnative:
+            # As pyarrow.array does, but that imports pandas first, which takes a second of every new worker.
+            buffer = pa.py_buffer(np.ascontiguousarray(values))
+            return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
+        if kind == "b":
+            bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+            return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+        return pa.array(values.tolist()) if kind in "OUS" else pa.array(values)
     return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
 
 
@@ -136,6 +157,13 @@ def batch_of(table: pa.Table, form: str | None, zero_copy: bool) -> Any:
     if form is None or form == "pyarrow":
         return table if zero_copy else _private(table)
     return {name: _array_of(table.column(name), zero_copy) for name in table.column_names}
+
+
+def rows_in(batch: Any) -> int:
+    """Return the number of rows of a batch of any form."""
+    if isinstance(batch, pa.Table):
+        return int(batch.num_rows)
+    return len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch)
 
 
 def _array_of(column: pa.ChunkedArray, zero_copy: bool = True) -> np.ndarray[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -99,12 +99,18 @@ class Dataset:
         batch_size: BatchSize = None,
         batch_format: BatchFormat = "numpy",
         zero_copy: bool = True,
+        on_error: Literal["raise", "skip"] = "raise",
+        max_errors: int | None = None,
         **compute: Any,
     ) -> Dataset:
         """Call a function with batches of rows; it returns a batch, or yields several."""
         _check_format(batch_format)
         user, asked = _function(function, "map_batches", compute)
-        return self._with(MapBatches(user, checked_size(batch_size), batch_format, bool(zero_copy), compute=asked))
+        if on_error not in ("raise", "skip"):
+            raise ConfigurationError(f"on_error={on_error!r} is not known: use 'raise' or 'skip'")
+        size = checked_size(batch_size)
+        op = MapBatches(user, size, batch_format, bool(zero_copy), on_error, max_errors, compute=asked)
+        return self._with(op)
 
     def select(self, *columns: str) -> Dataset:
         """Keep these columns, in this order."""

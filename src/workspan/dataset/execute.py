@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workspan.dataset.manifest import Manifest, open_plan
-from workspan.dataset.ops import Write
+from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.plan import bundled
 from workspan.dataset.results import Place, drop_result, read_record
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
-from workspan.errors import MapError, TrackingError, UsageTypeError
+from workspan.errors import DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
@@ -131,6 +131,8 @@ class Execution:
         self.on_result: Callable[[int, bool], Any] = lambda index, done: None
         """Called with every task of the last operator that is done or given up, in the thread of the run."""
         self.stop = Event()
+        self._errored: dict[tuple[int, int], int] = {}
+        self._refused: DataError | None = None
         self.driver_seconds: float | None = None
         """Wall time of the execution in this process; ``None``: it has not ended."""
 
@@ -222,6 +224,9 @@ class Execution:
         tasks = [self._task(run) for run in runs]
         pipeline = Pipeline(tasks, [(tasks[i], tasks[i + 1]) for i in range(len(tasks) - 1)])
         by_id = {task.task_id: number for number, task in enumerate(tasks)}
+        tolerant = [
+            any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
+        ]
         enough = _Enough(runs[-1], segment.limit)
         stop = self.stop if segment.limit is None else Event()
 
@@ -229,6 +234,9 @@ class Execution:
             number = by_id[task_id]
             if done:
                 runs[number].fresh.add(index)
+                if tolerant[number] and self._has_too_many(runs[number], index):
+                    (self.place.path / STOP).touch()
+                    stop.set()
                 if number and self.tracking is None:
                     drop_result(runs[number - 1].folder, index)
             if number == len(runs) - 1:
@@ -265,6 +273,21 @@ class Execution:
         if segment.limit is None or not enough.is_reached:
             self._raise_failures(runs)
 
+    def _has_too_many(self, run: OperatorRun, index: int) -> bool:
+        """Whether more batches have failed, in all tasks together, than an operator tolerates."""
+        record = _finished(run, index)
+        for stage, op in enumerate(run.operator.ops):
+            if not isinstance(op, MapBatches) or op.max_errors is None or not record.flows[stage].errored_calls:
+                continue
+            key = run.operator.number, stage
+            count = self._errored[key] = self._errored.get(key, 0) + record.flows[stage].errored_calls
+            if count > op.max_errors and self._refused is None:
+                self._refused = DataError(
+                    f"{op.name}: {count} batches failed, and max_errors={op.max_errors}; the last in "
+                    f"{run.function.where(index)}: {record.flows[stage].first_error}"
+                )
+        return self._refused is not None
+
     def _task(self, run: OperatorRun) -> Task:
         from funlib.geometry import Roi
 
@@ -289,6 +312,8 @@ class Execution:
 
     def _raise_failures(self, runs: list[OperatorRun]) -> None:
         """Raise the first failure, if there is any."""
+        if self._refused is not None:
+            raise self._refused
         for run in runs:
             if run.function.raised:
                 raise run.function.raised[min(run.function.raised)]

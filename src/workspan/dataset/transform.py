@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from workspan.dataset import sinks
 from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
-from workspan.dataset.blocks import batch_of, hand_over, rows_of, table_of_batch, table_of_rows
+from workspan.dataset.blocks import batch_of, hand_over, rows_in, rows_of, table_of_batch, table_of_rows
 from workspan.dataset.expressions import filtered, projected
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
 from workspan.dataset.record import Flow
+from workspan.engines.failure import failure_line
 from workspan.errors import DataError
 from workspan.steps import Phase, Step
 
@@ -104,6 +105,24 @@ class _Stage:
         if function.setup_seconds is not None:
             self.state.setup_seconds[self.number] = function.setup_seconds
         return called
+
+    def skip(self, error: Exception, rows: int) -> None:
+        """Count a batch whose function failed, and go on without it, unless there were too many.
+
+        Raises
+        ------
+        Exception
+            The error, if it is one too many for this task.
+        """
+        op, flow = self.op, self.flow
+        assert isinstance(op, MapBatches)
+        flow.errored_calls += 1
+        flow.errored_rows += rows
+        if flow.first_error is None:
+            flow.first_error = failure_line(error)
+        if op.max_errors is not None and flow.errored_calls > op.max_errors:
+            error.add_note(f"{flow.errored_calls} batches failed in this task, and max_errors={op.max_errors}")
+            raise error
 
     def told(self, error: BaseException) -> None:
         """Note on the error of a user's function where it was raised."""
@@ -303,16 +322,26 @@ def _to_batches(stage: _Stage, op: MapBatches, tables: Iterable[pa.Table]) -> It
 
 def _call_batches(stage: _Stage, items: Iterable[Any]) -> Iterator[pa.Table | Any]:
     function = stage.ready()
+    tolerant = isinstance(stage.op, MapBatches) and stage.op.on_error == "skip"
 
     def call(batch: Any) -> Iterator[Any]:
+        rows = rows_in(batch) if tolerant else 0
         try:
             out = function(batch)
+            if isinstance(out, GeneratorType) or (hasattr(out, "__next__") and hasattr(out, "__iter__")):
+                if not tolerant:
+                    return _drained(stage, out)
+                # The end of a batch must be known before its beginning is handed on.
+                made = list(out)
+                stage.flow.calls += 1
+                return hand_over(made)
         except Exception as error:
             stage.told(error)
+            if tolerant:
+                stage.skip(error, rows)
+                return iter(())
             raise
         del batch
-        if isinstance(out, GeneratorType) or (hasattr(out, "__next__") and hasattr(out, "__iter__")):
-            return _drained(stage, out)
         stage.flow.calls += 1
         box = [out]
         del out
