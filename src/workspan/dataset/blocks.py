@@ -171,8 +171,22 @@ def _array_of(column: pa.ChunkedArray, zero_copy: bool = True) -> np.ndarray[Any
         parts = [chunk.to_numpy_ndarray() for chunk in column.chunks]
         array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     else:
-        array = column.chunk(0).to_numpy(zero_copy_only=False) if column.num_chunks == 1 else column.to_numpy()
+        parts = list(map(_view, column.chunks))
+        array = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else column.to_numpy()
     return array if zero_copy else np.array(array)
+
+
+def _view(chunk: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the values; plain numbers without nulls as a read-only view."""
+    kind = chunk.type
+    if len(chunk) and chunk.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        # As pyarrow does, but that imports pandas first, which takes a second of every new worker.
+        values: np.ndarray[Any, Any] = np.frombuffer(chunk.buffers()[1], kind.to_pandas_dtype(), chunk.offset + len(chunk))
+        values = values[chunk.offset :]
+        values.flags.writeable = False  # the memory is the block's, also where NumPy made it
+        return values
+    found: np.ndarray[Any, Any] = chunk.to_numpy(zero_copy_only=False)
+    return found
 
 
 def _private(table: pa.Table) -> pa.Table:
