@@ -39,8 +39,8 @@ _HOMES = {
     "arrays.hand": ("read_block", "write_block"),
     "arrays.mapping": ("map_blocks",),
     "arrays.reduction": ("reduce_blocks",),
-    "dataset.dataset": (
-        "Dataset",
+    "dataset.dataset": ("Dataset",),
+    "dataset.reading": (
         "col",
         "from_arrow",
         "from_items",
@@ -148,8 +148,8 @@ if TYPE_CHECKING:
     )
     from workspan.compat.logging import get_worker_log_basename
     from workspan.config import configure
-    from workspan.dataset.dataset import (
-        Dataset,
+    from workspan.dataset.dataset import Dataset
+    from workspan.dataset.reading import (
         col,
         from_arrow,
         from_items,

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from workspan.dataset import task
+from workspan.steps import TransformClock
 
-class Sleeper:
-    """A batch function that sleeps, and knows for how long it did."""
 
-    def __init__(self, seconds: float, name: str = "sleeper") -> None:
-        self.seconds = seconds
-        self.__name__ = name
-        self.slept: list[float] = []
+class FakeTime:
+    """A clock that goes on only when somebody sleeps; it stands for the module ``time`` where tasks run."""
 
-    def __call__(self, batch: Any) -> Any:
-        begin = time.perf_counter()
-        time.sleep(self.seconds)
-        self.slept.append(time.perf_counter() - begin)
-        return batch
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.ns += round(seconds * 1e9)
+
+    def perf_counter(self) -> float:
+        return self.ns / 1e9
+
+    time = process_time = perf_counter
+
+    def sleeper(self, seconds: float, name: str = "sleeper") -> Any:
+        """Return a batch function that sleeps."""
+
+        def function(batch: Any) -> Any:
+            self.sleep(seconds)
+            return batch
+
+        function.__name__ = name
+        return function
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    """Let tasks of this process run on a clock of the test's."""
+    fake = FakeTime()
+    monkeypatch.setattr(task, "time", fake)
+    monkeypatch.setattr(task, "TransformClock", lambda: TransformClock(clock=lambda: fake.ns))
+    return fake
 
 
 class Seen:

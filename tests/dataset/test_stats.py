@@ -169,7 +169,7 @@ def test_verbose_adds_steps_and_run_time(hand_made: Any) -> None:
     text = render(summarise(hand_made[0], driver_seconds=2.0), verbose=True)
     assert re.search(r"3 MapBatches\(f\) body +40\.00 ms min", text)
     assert re.search(r"1 ReadRange->MapBatches\(f\) +1\.50 s +75 %", text)
-    assert re.search(r"starting and ending workers +500\.00 ms +25 %", text)
+    assert re.search(r"outside of the tasks +500\.00 ms +25 %", text)
 
 
 def test_a_summary_survives_json(hand_made: Any) -> None:

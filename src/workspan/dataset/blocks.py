@@ -14,7 +14,7 @@ from workspan.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["batch_of", "concat", "hand_over", "rows_in", "rows_of", "table_of_batch", "table_of_rows"]
+__all__ = ["batch_of", "concat", "from_numpy", "hand_over", "rows_in", "rows_of", "table_of_batch", "table_of_rows"]
 
 
 def hand_over(box: list[Any]) -> Iterator[Any]:
@@ -92,12 +92,12 @@ def _column(name: str, values: Any, where: str) -> Any:
         return values
     try:
         if isinstance(values, np.ndarray):
-            return _from_numpy(values)
+            return from_numpy(values)
         values = list(values)
         first = next((value for value in values if value is not None), None)
         if isinstance(first, np.ndarray) and first.ndim:
             if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
-                return _from_numpy(np.stack(values))
+                return from_numpy(np.stack(values))
             values = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
         return _from_list(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
@@ -112,7 +112,7 @@ def _from_list(values: list[Any]) -> Any:
     kinds = set(map(type, values))
     if len(kinds) == 1 and kinds <= _PLAIN:
         with suppress(OverflowError):
-            return _from_numpy(np.array(values, _PLAIN_TYPES[kinds.pop()]))
+            return from_numpy(np.array(values, _PLAIN_TYPES[kinds.pop()]))
     return pa.array(values)
 
 
@@ -120,7 +120,8 @@ _PLAIN_TYPES = {int: np.int64, float: np.float64, bool: np.bool_}
 _PLAIN = set(_PLAIN_TYPES)
 
 
-def _from_numpy(values: np.ndarray[Any, Any]) -> Any:
+def from_numpy(values: np.ndarray[Any, Any]) -> Any:
+    """Return an array as a column; one of several axes as a column of tensors."""
     if values.ndim == 0:
         raise ValueError("it is a single number, not one value a row")
     if values.ndim == 1:
@@ -181,10 +182,15 @@ def _view(chunk: pa.Array) -> np.ndarray[Any, Any]:
     kind = chunk.type
     if len(chunk) and chunk.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         # As pyarrow does, but that imports pandas first, which takes a second of every new worker.
-        values: np.ndarray[Any, Any] = np.frombuffer(chunk.buffers()[1], kind.to_pandas_dtype(), chunk.offset + len(chunk))
+        values: np.ndarray[Any, Any] = np.frombuffer(
+            chunk.buffers()[1], kind.to_pandas_dtype(), chunk.offset + len(chunk)
+        )
         values = values[chunk.offset :]
         values.flags.writeable = False  # the memory is the block's, also where NumPy made it
         return values
+    if chunk.null_count == 0 and len(chunk) and pa.types.is_boolean(kind):
+        bits = np.unpackbits(np.frombuffer(chunk.buffers()[1], np.uint8), bitorder="little")
+        return bits[chunk.offset : chunk.offset + len(chunk)].view(np.bool_)
     found: np.ndarray[Any, Any] = chunk.to_numpy(zero_copy_only=False)
     return found
 

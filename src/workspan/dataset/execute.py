@@ -210,8 +210,8 @@ class Execution:
         for operator in segment.operators:
             last = operator is segment.operators[-1]
             folder = self.place.folder(operator.slug)
-            for stale in folder.glob("*.error"):
-                stale.unlink()
+            for stale in (*folder.glob("*.error"), *folder.glob(".*.part")):  # of a run that was killed
+                stale.unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
             runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))

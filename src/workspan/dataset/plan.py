@@ -12,20 +12,21 @@ An operator that changes the number of rows is no reason: batches are filled wit
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, get_args
 
 from workspan.dataset.batching import BATCH_BYTES, Shape
 from workspan.dataset.ops import Limit, MapBatches, Read, Write
 from workspan.dataset.transform import TaskState, stage_steps
+from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.steps import Phase, Step, explain, fold, rewrite
+from workspan.steps.step import Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from workspan.dataset.ops import Compute, Op
     from workspan.dataset.sources import Piece, Source
-    from workspan.steps.step import Timing
 
 __all__ = ["Operator", "Options", "Plan", "Segment", "bundled", "make_plan"]
 
@@ -50,6 +51,34 @@ class Options:
     """Log what an execution cost when it has ended."""
     fuse: bool = True
     """``False``: every operator is one of its own."""
+
+    def changed(self, given: Mapping[str, Any]) -> Options:
+        """Return options with other values.
+
+        Raises
+        ------
+        UsageTypeError
+            A name is not known, or a value has the wrong type.
+        ConfigurationError
+            A value cannot be used.
+        """
+        for name in given:
+            if name not in Options.__slots__:
+                raise UsageTypeError(f"options({name}=...) is not known: there are {', '.join(Options.__slots__)}")
+        made = replace(self, **given)
+        if made.timing not in get_args(Timing):
+            raise ConfigurationError(f"timing={made.timing!r}: it is one of auto, phases, stages, total, off")
+        for name, value, least in (("batch_bytes", made.batch_bytes, 1), ("max_map_retries", made.max_map_retries, 0)):
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise UsageTypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
+            if value < least:
+                raise ConfigurationError(f"{name}={value} is too small: use {least} or more")
+        patterns: Any = made.retried_map_errors
+        if not isinstance(patterns, bool):
+            listed = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+            made = replace(made, retried_map_errors=listed)
+        Shape.of(made.block_rows, made.block_bytes)
+        return made
 
     @property
     def shape(self) -> Shape:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import table_of_rows
+from workspan.dataset.blocks import from_numpy, table_of_rows
 from workspan.errors import ConfigurationError, DataError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RangePiece(Piece):
         """Make them."""
         import numpy as np
 
-        yield pa.table({"id": pa.array(np.arange(self.begin, self.end, dtype=np.int64))})
+        yield pa.table({"id": from_numpy(np.arange(self.begin, self.end, dtype=np.int64))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,6 @@ def _run_time(summary: DatasetSummary) -> list[str]:
             lines.append(_line(2, _short(f"{op.number} {op.name}", _LABEL - 4), [seconds(op.span_seconds), share]))
     if total is not None and summary.span_seconds is not None:
         rest = max(0.0, total - summary.span_seconds)
-        lines.append(_line(2, "starting and ending workers", [seconds(rest), f"{100 * rest / total:.0f} %"]))
+        lines.append(_line(2, "outside of the tasks", [seconds(rest), f"{100 * rest / total:.0f} %"]))
         lines.append(_line(2, "total", [seconds(total), "100 %"]))
     return lines
