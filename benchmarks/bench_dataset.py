@@ -221,7 +221,10 @@ data = ray.data.read_parquet(sys.argv[1]).map_batches(length, batch_size=None).m
 """,
 }
 CLOCK = "import time; begin = time.perf_counter()"
-REST = "assert len(next(iter(data.iter_batches(batch_size=None{how})))['f'])\nprint((time.perf_counter() - begin) * 1e3)\n"
+REST = """
+assert len(next(iter(data.iter_batches(batch_size=None{how})))['f'])
+print((time.perf_counter() - begin) * 1e3)
+"""
 
 
 def first_result(side: str, folder: Path) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,15 +76,27 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], where: str) -> pa.Table:
     DataError
         Values of one column have types that do not go together, or none that Arrow knows.
     """
-    names = rows[0].keys()
-    if any(row.keys() != names for row in rows):
-        names = dict.fromkeys(name for row in rows for name in row).keys()
+    columns = _equal_columns(rows)
+    if columns is None:
+        names = dict.fromkeys(name for row in rows for name in row)
         columns = {name: [row.get(name) for row in rows] for name in names}
-    else:
-        columns = {name: [row[name] for row in rows] for name in names}
     if not columns:
         raise DataError(f"{where}: the rows have no columns; return a dict with at least one")
     return pa.table({str(name): _column(str(name), values, where) for name, values in columns.items()})
+
+
+def _equal_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
+    """Return the columns of rows that all have the same names; ``None``: they have not.
+
+    A row that has all names, and no more of them than there are, has no other.
+    """
+    names = rows[0].keys()
+    if set(map(type, rows)) != {dict} or set(map(len, rows)) != {len(names)}:
+        return None
+    try:
+        return {name: list(map(itemgetter(name), rows)) for name in names}
+    except KeyError:
+        return None
 
 
 def _column(name: str, values: Any, where: str) -> Any:

@@ -239,9 +239,7 @@ def _map(stage: _Stage, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list
             stage.told(error)
             raise
         stage.flow.calls += len(rows)
-        for row in out:
-            if type(row) is not dict and not isinstance(row, Mapping):
-                raise _no_row(stage, row)
+        _check_rows(stage, out)
         return out
 
     return map(call, chunks)
@@ -267,19 +265,22 @@ def _flat_map(stage: _Stage, chunks: Iterable[list[dict[str, Any]]]) -> Iterator
         except Exception as error:
             stage.told(error)
             raise
-        for made in out:
-            if type(made) is not dict and not isinstance(made, Mapping):
-                raise _no_row(stage, made)
+        _check_rows(stage, out)
         return out
 
     return map(call, chunks)
 
 
-def _no_row(stage: _Stage, row: Any) -> DataError:
-    return DataError(
-        f"{stage.op.name}, {stage.where}: the function returned a {type(row).__name__} ({str(row)[:60]!r}): a row is a "
-        'dict of its columns, for example {"x": 1}'
-    )
+def _check_rows(stage: _Stage, rows: list[Any]) -> None:
+    """Refuse what is no row."""
+    if {dict}.issuperset(map(type, rows)):
+        return
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"{stage.op.name}, {stage.where}: the function returned a {type(row).__name__} ({str(row)[:60]!r}): a "
+                'row is a dict of its columns, for example {"x": 1}'
+            )
 
 
 def _from_rows(stage: _Stage, chunks: Iterable[list[Mapping[str, Any]]]) -> Iterator[pa.Table]:
