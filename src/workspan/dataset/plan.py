@@ -47,6 +47,8 @@ class Options:
     """How often a task is tried again after an error of its functions."""
     retried_map_errors: bool | tuple[str, ...] = False
     """Which errors are tried again."""
+    retried_io_errors: tuple[str, ...] = ()
+    """Patterns of errors of reading a file after which it is opened again, up to 10 times; as *retried_map_errors*."""
     log_stats: bool = False
     """Log what an execution cost when it has ended."""
     fuse: bool = True
@@ -78,7 +80,8 @@ class Options:
             listed = (patterns,) if isinstance(patterns, str) else tuple(patterns)
             made = replace(made, retried_map_errors=listed)
         Shape.of(made.block_rows, made.block_bytes)
-        return made
+        io: Any = made.retried_io_errors
+        return replace(made, retried_io_errors=(io,) if isinstance(io, str) else tuple(io))
 
     @property
     def shape(self) -> Shape:
@@ -146,6 +149,7 @@ class Operator:
         """Return the flat list of steps of one task, as it is run and timed."""
         state = state or TaskState()
         state.batch_bytes = self.options.batch_bytes
+        state.retried_io_errors = self.options.retried_io_errors
         steps: list[Step] = []
         if not self.reads:
             steps.append(Step("Input fetch", Phase.INPUT_FETCH, 0, fetched))
