@@ -148,6 +148,17 @@ def test_files_of_another_write_are_not_mixed_with(tmp_path: Path) -> None:
     assert ws.read_parquet(tmp_path / "out").count() == 1
 
 
+def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    """A folder cannot be both read and emptied; nor is anything removed for a run that cannot begin."""
+    data = ws.from_arrow(tables(2, 2))
+    data.write_parquet(tmp_path / "out", **SERIAL)
+    with pytest.raises(ConfigurationError, match=r"would remove .*part-000000\.parquet', which this dataset reads"):
+        ws.read_parquet(tmp_path / "out").write_parquet(tmp_path / "out", existing="overwrite", **SERIAL)
+    with pytest.raises(ConfigurationError, match="cereal"):
+        data.write_parquet(tmp_path / "out", existing="overwrite", engine="cereal", progress=False)
+    assert ws.read_parquet(tmp_path / "out").count() == 4
+
+
 def test_empty_blocks_are_no_files(tmp_path: Path) -> None:
     """Tasks whose rows were all removed write none, but for the first, which keeps the columns (KF-07)."""
     data = ws.from_arrow(tables(2, 2, 2)).filter(ws.col("x") > 3)

@@ -2,7 +2,7 @@
 
 Consecutive operators become one, unless something keeps them apart, which :attr:`Operator.apart` tells of:
 
-- a stage with a class of its own in each worker is the last one of its operator;
+- a stage with a class of its own in each worker is the last one with a function in its operator;
 - workers of another number, or with other requirements, than those of the operator before;
 - a limit, which holds for all rows: what comes after it begins when it has been reached.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from workspan.dataset.batching import BATCH_BYTES, Shape
-from workspan.dataset.ops import Limit, MapBatches, Read, Write
+from workspan.dataset.ops import Limit, MapBatches, Read
 from workspan.dataset.transform import TaskState, stage_steps
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.steps import Phase, Step, explain, fold, rewrite
@@ -266,16 +266,18 @@ def keeps_apart(group: Sequence[Op], op: Op) -> str | None:
     before = group[-1]
     if isinstance(before, Limit):
         return f"{before.name} holds for all rows"
-    if before.stateful:
-        return f"{before.name} has an instance in each of its workers"
+    if op.function is None:
+        return None  # what is built in asks for nothing, and runs wherever the rows are
+    if (stateful := next((other for other in group if other.stateful), None)) is not None:
+        return f"{stateful.name} has an instance in each of its workers"
     wanted, had = op.compute, _asked(group)
     if wanted.requires and dict(wanted.requires) != dict(had.requires) and (had.requires or not _plain(group)):
         return f"it requires {dict(wanted.requires)}, the one before {dict(had.requires) or 'nothing'}"
-    if had.requires and dict(wanted.requires) != dict(had.requires) and not isinstance(op, Write | Limit):
+    if had.requires and dict(wanted.requires) != dict(had.requires):
         return f"it requires {dict(wanted.requires) or 'nothing'}, the one before {dict(had.requires)}"
     if wanted.concurrency is not None and wanted.concurrency != had.concurrency:
         return f"it has concurrency={wanted.concurrency}, the one before {had.concurrency or 'as many as the run has'}"
-    if had.concurrency is not None and wanted.concurrency != had.concurrency and not isinstance(op, Write | Limit):
+    if had.concurrency is not None and wanted.concurrency != had.concurrency:
         return f"the one before has concurrency={had.concurrency}"
     return None
 

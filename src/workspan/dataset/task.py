@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +41,15 @@ STOP = "stop"
 """Name of the file that is there when nobody wants the results any more."""
 
 _HOLD_SECONDS = 0.005
+
+_MODULES = {
+    "ReadParquet": "pyarrow.parquet",
+    "WriteParquet": "pyarrow.parquet",
+    "ReadCSV": "pyarrow.csv",
+    "WriteCSV": "pyarrow.csv",
+    "ReadJSON": "pyarrow.json",
+    "WriteJSON": "json",
+}
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -88,6 +98,13 @@ class MapTask:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "raised": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Come into being in a worker: what the steps import is part of its start, and not of its first block."""
+        self.__dict__.update(state)
+        for op in self.operator.ops:
+            if op.name in _MODULES:
+                import_module(_MODULES[op.name])
 
     def __call__(self, block: Block) -> None:
         """Run one task."""
