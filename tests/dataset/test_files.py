@@ -104,6 +104,32 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     assert visible(tmp_path / "out") == ["part-000000.parquet", "part-000002.parquet"]
 
 
+def test_a_reader_that_stumbles_opens_the_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that were read are passed over; ten attempts a file, only after errors that were named (M69, MR10)."""
+    from workspan.dataset import retry, sources
+
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.0)
+    (tmp_path / "a.csv").write_text("x\n" + "\n".join(map(str, range(10))))
+    opened: list[int] = []
+
+    def stumbling(path: str, filesystem: Any) -> Any:
+        opened.append(len(opened))
+        for number, table in enumerate(tables(2, 2, 2)):
+            if number == len(opened):
+                raise OSError("timed out")
+            yield table
+
+    data = ws.read_csv(tmp_path / "a.csv")
+    piece = sources.FilePiece("a.csv", None, "", stumbling)
+    data = ws.Dataset(sources.Source("ReadCSV", (piece,))).options(retried_io_errors="timed out")
+    assert data.to_arrow(engine="serial").column("x").to_pylist() == list(range(6))
+    assert len(opened) == 3
+    opened.clear()
+    with pytest.raises(DataError, match=r"a\.csv cannot be read: timed out"):
+        data.options(retried_io_errors="refused").to_arrow(engine="serial")
+    assert len(opened) == 1
+
+
 def test_mixed_schemas_name_the_column_and_both_types(tmp_path: Path) -> None:
     """Files that do not go together fail with column and types where they meet."""
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
@@ -120,6 +146,17 @@ def test_files_of_another_write_are_not_mixed_with(tmp_path: Path) -> None:
         data.write_parquet(tmp_path / "out", **SERIAL)
     data.limit(1).write_parquet(tmp_path / "out", existing="overwrite", **SERIAL)
     assert ws.read_parquet(tmp_path / "out").count() == 1
+
+
+def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    """A folder cannot be both read and emptied; nor is anything removed for a run that cannot begin."""
+    data = ws.from_arrow(tables(2, 2))
+    data.write_parquet(tmp_path / "out", **SERIAL)
+    with pytest.raises(ConfigurationError, match=r"would remove .*part-000000\.parquet', which this dataset reads"):
+        ws.read_parquet(tmp_path / "out").write_parquet(tmp_path / "out", existing="overwrite", **SERIAL)
+    with pytest.raises(ConfigurationError, match="cereal"):
+        data.write_parquet(tmp_path / "out", existing="overwrite", engine="cereal", progress=False)
+    assert ws.read_parquet(tmp_path / "out").count() == 4
 
 
 def test_empty_blocks_are_no_files(tmp_path: Path) -> None:

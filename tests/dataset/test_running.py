@@ -158,10 +158,10 @@ class Flaky:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Do not wait before another attempt; return how long it would have been at most."""
-    from workspan.dataset import task
+    from workspan.dataset import retry
 
     found: list[float] = []
-    monkeypatch.setattr(task.random, "uniform", lambda low, high: found.append(high) or 0.0)
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: found.append(high) or 0.0)
     return found
 
 

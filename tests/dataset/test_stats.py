@@ -57,6 +57,10 @@ def test_what_fuses_and_what_does_not() -> None:
         "ReadRange->MapBatches(f)",
         "MapBatches(f)",
     ]
+    assert names(data.map_batches(Model).select("id").filter(ws.col("id") > 1)) == [
+        "ReadRange->MapBatches(Model)->Project->Filter((id > 1))"
+    ]
+    assert names(data.map_batches(Model).select("id").map(f)) == ["ReadRange->MapBatches(Model)->Project", "Map(f)"]
     assert names(data.map(f).limit(3).map(f)) == ["ReadRange->Map(f)->Limit(3)", "Map(f)"]
     assert names(data.map(f).flat_map(f).options(fuse=False)) == ["ReadRange", "Map(f)", "FlatMap(f)"]
     assert (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -23,7 +24,7 @@ from workspan.dataset.plan import bundled
 from workspan.dataset.results import Place, drop_result, read_record
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
-from workspan.errors import DataError, MapError, TrackingError, UsageTypeError
+from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
@@ -124,8 +125,11 @@ class Execution:
         self.place = Place(None if self.tracking is None else self.tracking / "blocks")
         for name in (HOLD, STOP):
             (self.place.path / name).unlink(missing_ok=True)
-        run_id = open_plan(self.tracking, plan, mode)
+        choose_engine(options.engine, True)  # a name that is not known is refused before anything is touched
         op = plan.operators[-1].ops[-1]
+        if isinstance(op, Write) and existing == "overwrite":
+            _check_apart(plan, op.sink.folder)
+        run_id = open_plan(self.tracking, plan, mode)
         self.manifest = Manifest(op.sink, run_id, existing) if isinstance(op, Write) else None
         self.runs: list[OperatorRun] = []
         self.on_result: Callable[[int, bool], Any] = lambda index, done: None
@@ -252,6 +256,8 @@ class Execution:
             session.record.listener = listen
             sessions.append(session)
 
+        if enough.reached():  # by tasks of an earlier run
+            return
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)
         try:
@@ -311,7 +317,15 @@ class Execution:
         )
 
     def _raise_failures(self, runs: list[OperatorRun]) -> None:
-        """Raise the first failure, if there is any."""
+        """Raise the first failure, if there is any, with the report of the run."""
+        try:
+            self._look_for_failures(runs)
+        except Exception as error:
+            with suppress(Exception):  # a user's exception may refuse attributes
+                error.run_report = runs[0].report  # type: ignore[attr-defined]
+            raise
+
+    def _look_for_failures(self, runs: list[OperatorRun]) -> None:
         if self._refused is not None:
             raise self._refused
         for run in runs:
@@ -374,8 +388,18 @@ class _Enough:
         while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
             self._rows += sum(block.rows for block in record.blocks)
             self._next += 1
-        self.is_reached = self._rows >= self._limit
+        self.is_reached = self._next > 0 and self._rows >= self._limit  # an empty result has columns too
         return self.is_reached
+
+
+def _check_apart(plan: Plan, folder: str) -> None:
+    """Refuse to remove what is going to be read."""
+    for piece in plan.source.pieces:
+        path = getattr(piece, "path", "")
+        if path.startswith(f"{folder}/"):
+            raise ConfigurationError(
+                f"existing='overwrite' would remove {path!r}, which this dataset reads: write to another folder"
+            )
 
 
 def _finished(run: OperatorRun, index: int) -> TaskRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow import acero
 
 from workspan.dataset.formats import told_names
 from workspan.errors import DataError
@@ -24,7 +25,7 @@ def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
         The table has no such column, or one of another type.
     """
     try:
-        return table.filter(op.expression)
+        return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(op.expression)))
     except (pa.ArrowException, KeyError) as error:
         raise _fault(op.name, where, table, error) from error
 
@@ -60,11 +61,14 @@ def projected(op: Project, where: str, table: pa.Table) -> pa.Table:
 
 
 def _evaluated(expression: Any, table: pa.Table) -> Any:
-    from pyarrow import acero
-
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]))
-    return acero.Declaration.from_sequence([source, project]).to_table(use_threads=False).column("value")
+    return _run(table, project).column("value")
+
+
+def _run(table: pa.Table, node: Any) -> pa.Table:
+    """Run one node over a table: in this thread, since the other processors have workers of their own."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)
 
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:

@@ -2,7 +2,7 @@
 
 Consecutive operators become one, unless something keeps them apart, which :attr:`Operator.apart` tells of:
 
-- a stage with a class of its own in each worker is the last one of its operator;
+- a stage with a class of its own in each worker is the last one with a function in its operator;
 - workers of another number, or with other requirements, than those of the operator before;
 - a limit, which holds for all rows: what comes after it begins when it has been reached.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from workspan.dataset.batching import BATCH_BYTES, Shape
-from workspan.dataset.ops import Limit, MapBatches, Read, Write
+from workspan.dataset.ops import Limit, MapBatches, Read
 from workspan.dataset.transform import TaskState, stage_steps
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.steps import Phase, Step, explain, fold, rewrite
@@ -47,6 +47,8 @@ class Options:
     """How often a task is tried again after an error of its functions."""
     retried_map_errors: bool | tuple[str, ...] = False
     """Which errors are tried again."""
+    retried_io_errors: tuple[str, ...] = ()
+    """Patterns of errors of reading a file after which it is opened again, up to 10 times; as *retried_map_errors*."""
     log_stats: bool = False
     """Log what an execution cost when it has ended."""
     fuse: bool = True
@@ -78,7 +80,8 @@ class Options:
             listed = (patterns,) if isinstance(patterns, str) else tuple(patterns)
             made = replace(made, retried_map_errors=listed)
         Shape.of(made.block_rows, made.block_bytes)
-        return made
+        io: Any = made.retried_io_errors
+        return replace(made, retried_io_errors=(io,) if isinstance(io, str) else tuple(io))
 
     @property
     def shape(self) -> Shape:
@@ -146,6 +149,7 @@ class Operator:
         """Return the flat list of steps of one task, as it is run and timed."""
         state = state or TaskState()
         state.batch_bytes = self.options.batch_bytes
+        state.retried_io_errors = self.options.retried_io_errors
         steps: list[Step] = []
         if not self.reads:
             steps.append(Step("Input fetch", Phase.INPUT_FETCH, 0, fetched))
@@ -262,16 +266,18 @@ def keeps_apart(group: Sequence[Op], op: Op) -> str | None:
     before = group[-1]
     if isinstance(before, Limit):
         return f"{before.name} holds for all rows"
-    if before.stateful:
-        return f"{before.name} has an instance in each of its workers"
+    if op.function is None:
+        return None  # what is built in asks for nothing, and runs wherever the rows are
+    if (stateful := next((other for other in group if other.stateful), None)) is not None:
+        return f"{stateful.name} has an instance in each of its workers"
     wanted, had = op.compute, _asked(group)
     if wanted.requires and dict(wanted.requires) != dict(had.requires) and (had.requires or not _plain(group)):
         return f"it requires {dict(wanted.requires)}, the one before {dict(had.requires) or 'nothing'}"
-    if had.requires and dict(wanted.requires) != dict(had.requires) and not isinstance(op, Write | Limit):
+    if had.requires and dict(wanted.requires) != dict(had.requires):
         return f"it requires {dict(wanted.requires) or 'nothing'}, the one before {dict(had.requires)}"
     if wanted.concurrency is not None and wanted.concurrency != had.concurrency:
         return f"it has concurrency={wanted.concurrency}, the one before {had.concurrency or 'as many as the run has'}"
-    if had.concurrency is not None and wanted.concurrency != had.concurrency and not isinstance(op, Write | Limit):
+    if had.concurrency is not None and wanted.concurrency != had.concurrency:
         return f"the one before has concurrency={had.concurrency}"
     return None
 

@@ -128,6 +128,12 @@ class StepSummary:
     pulls: int
     items: int
     overlapped: bool
+    first_item: Figure | None
+    """Time from the first pull to the first item, a task, the steps before it included."""
+    median_item: Figure | None
+    """Median time of a pull that gave an item, a task, the steps before it included."""
+    slowest_item_seconds: float | None
+    """The longest such pull; ``None``: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +483,9 @@ def _steps(
                 sum(figure.pulls for figure in figures),
                 sum(figure.items for figure in figures),
                 any(figure.overlapped for figure in figures),
+                Figure.of(figure.first_item_s for figure in figures if figure.first_item_s is not None),
+                Figure.of(lat[2] for figure in figures if (lat := figure.latency) is not None and lat[2] is not None),
+                max((lat[5] for figure in figures if (lat := figure.latency) and lat[5] is not None), default=None),
             )
         )
     return tuple(out)

@@ -103,6 +103,7 @@ class Stream:
         most = max(1, ahead) if ahead is not None else 2 * execution.options.workers + 2
         self.backlog = Backlog(execution.place.path, most, ordered=ordered)
         self._queue: SimpleQueue[tuple[int, bool] | None] = SimpleQueue()
+        self._ended = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         execution.on_result = self._came
@@ -152,7 +153,7 @@ class Stream:
                 return
 
     def _as_they_come(self) -> Iterator[pa.Table]:
-        while (found := self._queue.get()) is not None:
+        while (found := self._next()) is not None:
             index, done = found
             if not done:
                 return
@@ -161,7 +162,7 @@ class Stream:
     def _in_order(self) -> Iterator[pa.Table]:
         ready: set[int] = set()
         position = 0
-        while (found := self._queue.get()) is not None:
+        while (found := self._next()) is not None:
             index, done = found
             if not done:
                 return
@@ -170,6 +171,11 @@ class Stream:
                 ready.discard(position)
                 yield from self._taken(position)
                 position += 1
+
+    def _next(self) -> tuple[int, bool] | None:
+        found = self._queue.get()
+        self._ended = found is None
+        return found
 
     def _taken(self, index: int) -> Iterator[pa.Table]:
         execution = self._execution
@@ -183,7 +189,7 @@ class Stream:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        if thread.is_alive() and self._queue.empty():
+        if not self._ended:
             (self._execution.place.path / STOP).touch()
         self._execution.stop.set()
         self.backlog.close()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import random
-import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from workspan.dataset import sinks
 from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack
+from workspan.dataset.retry import back_off, may_retry
 from workspan.dataset.sources import ArrowPiece
 from workspan.dataset.transform import TaskState
 from workspan.engines.failure import failure_text
@@ -41,6 +41,15 @@ STOP = "stop"
 """Name of the file that is there when nobody wants the results any more."""
 
 _HOLD_SECONDS = 0.005
+
+_MODULES = {
+    "ReadParquet": "pyarrow.parquet",
+    "WriteParquet": "pyarrow.parquet",
+    "ReadCSV": "pyarrow.csv",
+    "WriteCSV": "pyarrow.csv",
+    "ReadJSON": "pyarrow.json",
+    "WriteJSON": "json",
+}
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -89,6 +98,13 @@ class MapTask:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "raised": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Come into being in a worker: what the steps import is part of its start, and not of its first block."""
+        self.__dict__.update(state)
+        for op in self.operator.ops:
+            if op.name in _MODULES:
+                import_module(_MODULES[op.name])
 
     def __call__(self, block: Block) -> None:
         """Run one task."""
@@ -294,9 +310,8 @@ class _Run:
             )
 
     def _back_off(self, attempt: int) -> None:
-        pause = random.uniform(0.0, min(2.0**attempt, 32.0))
         begin = time.perf_counter()
-        time.sleep(pause)
+        back_off(attempt, time.sleep)
         self._backoff += time.perf_counter() - begin
 
 
@@ -324,22 +339,6 @@ def _figures(times: ChainTimes) -> list[StepFigures]:
         latency = (found.n, found.min_s, found.p50_s, found.p90_s, found.p99_s, found.max_s) if found.n else None
         out.append(StepFigures(step.pulls, step.items, step.first_item_s, step.overlapped, latency))
     return out
-
-
-def may_retry(error: BaseException, patterns: bool | tuple[str, ...]) -> bool:
-    """Whether an error is one of those that are tried again."""
-    if isinstance(patterns, bool):
-        return patterns
-    texts = [f"{type(e).__name__}: {e}" for e in (error, error.__cause__) if e is not None]
-    return any(_matches(pattern, text) for pattern in patterns for text in texts)
-
-
-def _matches(pattern: str, text: str) -> bool:
-    if pattern in text:
-        return True
-    with suppress(re.error):
-        return re.search(pattern, text) is not None
-    return False
 
 
 class _Keeper:

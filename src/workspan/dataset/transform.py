@@ -6,6 +6,7 @@ functions are called chunk by chunk: the windows of the timers lie around some t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from workspan.dataset.blocks import batch_of, hand_over, rows_in, rows_of, table
 from workspan.dataset.expressions import filtered, projected
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
 from workspan.dataset.record import Flow
+from workspan.dataset.retry import back_off, may_retry
 from workspan.engines.failure import failure_line
 from workspan.errors import DataError
 from workspan.steps import Phase, Step
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from workspan.dataset.ops import Op
 
 __all__ = ["TaskState", "stage_steps"]
+
+MOST_IO_ATTEMPTS = 10
+"""How often a file is opened, where its errors are ones to try again after."""
 
 CHUNK_ROWS = 4096
 """Rows that are Python objects at the same time."""
@@ -48,6 +53,7 @@ class TaskState:
     part: sinks.Part | None = None
     """The file that a sink writes."""
     setup_seconds: dict[int, float] = field(default_factory=dict)
+    retried_io_errors: tuple[str, ...] = ()
 
 
 class _Stage:
@@ -169,7 +175,7 @@ def stage_steps(op: Op, number: int, state: TaskState, *, shape: Shape | None) -
     """
     stage = _Stage(op, number, state, shape)
     if isinstance(op, Read):
-        return stage.steps(None, _read, stage.out)
+        return stage.steps(None, partial(_read, state), stage.out)
     if isinstance(op, MapRows):
         return stage.steps(
             partial(_to_rows, stage), partial(_flat_map if op.flat else _map, stage), partial(_from_rows, stage)
@@ -194,13 +200,32 @@ def stage_steps(op: Op, number: int, state: TaskState, *, shape: Shape | None) -
 # -- blocks ----------------------------------------------------------------------------------------------------------
 
 
-def _read(pieces: Iterable[Any]) -> Iterator[pa.Table]:
-    return chain.from_iterable(map(_read_piece, pieces))
+def _read(state: TaskState, pieces: Iterable[Any]) -> Iterator[pa.Table]:
+    return chain.from_iterable(map(partial(_read_piece, state), pieces))
 
 
-def _read_piece(piece: Any) -> Iterator[pa.Table]:
+def _read_piece(state: TaskState, piece: Any) -> Iterator[pa.Table]:
     found: Iterator[pa.Table] = piece.read()
-    return found
+    return _read_again(state, piece, found) if state.retried_io_errors else found
+
+
+def _read_again(state: TaskState, piece: Any, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the blocks of a file, and open it again after some errors: those that were yielded are passed over."""
+    given = 0
+    for attempt in itertools.count(1):
+        try:
+            for number, table in enumerate(tables):
+                if number >= given:
+                    given += 1
+                    box = [table]
+                    table = None
+                    yield box.pop()
+            return
+        except Exception as error:
+            if attempt >= MOST_IO_ATTEMPTS or not may_retry(error, state.retried_io_errors):
+                raise
+        back_off(attempt)
+        tables = piece.read()
 
 
 def _each(function: Callable[[pa.Table], pa.Table], stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
