@@ -103,6 +103,12 @@ def _column(name: str, values: Any, where: str) -> Any:
     """Return a column of Arrow from whatever it is given as."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        kind = type(values).__name__
+        raise DataError(
+            f"{where}: column {name!r} is one value, {str(values)[:60]!r} of type {kind}: give one value a row, for "
+            "example numpy.full(rows, value)"
+        )
     try:
         if isinstance(values, np.ndarray):
             return from_numpy(values)
@@ -137,6 +143,14 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Any:
     """Return an array as a column; one of several axes as a column of tensors."""
     if values.ndim == 0:
         raise ValueError("it is a single number, not one value a row")
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    if isinstance(values, np.ma.MaskedArray):
+        if values.ndim > 1 and np.ma.is_masked(values):
+            raise ValueError("values of an array of several axes are masked, and a tensor has no place for nulls")
+        if np.ma.is_masked(values):
+            return pa.array(values.tolist(), None if values.dtype.kind in "OUS" else pa.from_numpy_dtype(values.dtype))
+        values = values.data
     if values.ndim == 1:
         kind = values.dtype.kind
         if kind in "iuf" and values.dtype.isnative:

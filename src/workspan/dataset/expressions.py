@@ -73,4 +73,6 @@ def _run(table: pa.Table, node: Any) -> pa.Table:
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:
     text = str(error).splitlines()[0]
-    return DataError(f"{what}, {where}: {text}. The columns are {told_names([str(field) for field in table.schema])}")
+    columns = ", ".join(f"{field.name!r} ({field.type})" for field in list(table.schema)[:12])
+    more = f" and {len(table.schema) - 12} more" if len(table.schema) > 12 else ""
+    return DataError(f"{what}, {where}: {text}. The columns are {columns}{more}")

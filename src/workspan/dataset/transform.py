@@ -107,7 +107,11 @@ class _Stage:
     def ready(self) -> Callable[..., Any]:
         function = self.op.function
         assert function is not None
-        called = function.ready()
+        try:
+            called = function.ready()
+        except Exception as error:
+            self.told(error)
+            raise
         if function.setup_seconds is not None:
             self.state.setup_seconds[self.number] = function.setup_seconds
         return called
@@ -128,10 +132,19 @@ class _Stage:
             flow.first_error = failure_line(error)
         if op.max_errors is not None and flow.errored_calls > op.max_errors:
             error.add_note(f"{flow.errored_calls} batches failed in this task, and max_errors={op.max_errors}")
+            self.told(error)
             raise error
 
     def told(self, error: BaseException) -> None:
-        """Note on the error of a user's function where it was raised."""
+        """Note on the error of a user's function where it was raised.
+
+        Raises
+        ------
+        RuntimeError
+            It is a StopIteration, which would look like the end of the rows.
+        """
+        if isinstance(error, StopIteration):
+            raise RuntimeError(f"{self.op.name}, {self.where}: the function raised StopIteration") from error
         note = f"in {self.op.name}, {self.where}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
@@ -362,10 +375,10 @@ def _call_batches(stage: _Stage, items: Iterable[Any]) -> Iterator[pa.Table | An
                 stage.flow.calls += 1
                 return hand_over(made)
         except Exception as error:
-            stage.told(error)
             if tolerant:
                 stage.skip(error, rows)
                 return iter(())
+            stage.told(error)
             raise
         del batch
         stage.flow.calls += 1
