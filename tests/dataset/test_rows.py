@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections import OrderedDict, defaultdict
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,3 +118,31 @@ def test_a_wrong_column_of_an_expression_lists_those_that_are_there() -> None:
     """With their types (M67)."""
     with pytest.raises(DataError, match=r"The columns are 'id' \(int64\)$"):
         ws.range(4, blocks=1).filter(ws.col("x") > 1).to_arrow(engine="serial")
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_task_without_rows_does_not_miss_the_columns_that_a_function_makes(fuse: bool, tmp_path: Path) -> None:
+    """All rows of a block are filtered out before the function that makes a column: other blocks go on (M58)."""
+    data = (
+        ws.range(6, blocks=3)
+        .options(fuse=fuse)
+        .filter(ws.col("id") >= 4)
+        .map(lambda row: {"x": row["id"] * 10, "y": 0})
+        .filter(ws.col("x") < 1000)
+        .with_column("z", ws.col("x"))
+        .drop("y")
+        .rename({"z": "w"})
+        .select("w")
+    )
+    assert data.to_arrow(engine="serial").to_pydict() == {"w": [40, 50]}
+    data.write_parquet(tmp_path / "out", engine="serial", progress=False)
+    files = sorted((tmp_path / "out").glob("*.parquet"))
+    assert [pq.read_table(path).to_pydict() for path in files] == [{"w": [40, 50]}]
+    with pytest.raises(DataError, match="there is no column 'v'"):
+        data.select("v").to_arrow(engine="serial")
+
+
+def test_what_is_guessed_is_not_told_as_known() -> None:
+    """Without any row the columns are those before the function, and nothing is left of the mark (M58)."""
+    found = ws.range(6, blocks=3).filter(ws.col("id") > 9).map(lambda row: {"x": 1}).to_arrow(engine="serial")
+    assert (found.num_rows, found.column_names, found.schema.metadata) == (0, ["id"], None)

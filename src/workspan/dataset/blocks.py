@@ -15,13 +15,49 @@ from workspan.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["batch_of", "concat", "from_numpy", "hand_over", "rows_in", "rows_of", "table_of_batch", "table_of_rows"]
+__all__ = [
+    "batch_of",
+    "certain",
+    "concat",
+    "from_numpy",
+    "guess",
+    "hand_over",
+    "is_guess",
+    "rows_in",
+    "rows_of",
+    "table_of_batch",
+    "table_of_rows",
+]
 
 
 def hand_over(box: list[Any]) -> Iterator[Any]:
     """Yield what is in *box*, holding no reference to what was yielded."""
     while box:
         yield box.pop(0)
+
+
+_GUESS = {b"workspan": b"guessed"}
+
+
+def guess(schema: pa.Schema) -> pa.Schema:
+    """Mark a schema as that of what would have come out of a function which was not called, as no row came.
+
+    The columns that the function would have made are not in it, so that what follows must not insist on them.
+    """
+    return schema.with_metadata({**(schema.metadata or {}), **_GUESS})
+
+
+def is_guess(table: pa.Table) -> bool:
+    """Whether a table without rows has a schema that is only guessed."""
+    return not table.num_rows and _GUESS.items() <= (table.schema.metadata or {}).items()
+
+
+def certain(table: pa.Table) -> pa.Table:
+    """Return the table without the mark of a guess."""
+    if not is_guess(table):
+        return table
+    left = {name: value for name, value in table.schema.metadata.items() if name not in _GUESS}
+    return table.replace_schema_metadata(left or None)
 
 
 def concat(tables: Sequence[pa.Table], where: str) -> pa.Table:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from workspan.dataset import sinks
 from workspan.dataset.batching import checked_size, row_chunks
-from workspan.dataset.blocks import concat, rows_of
+from workspan.dataset.blocks import certain, concat, is_guess, rows_of
 from workspan.dataset.execute import Execution
 from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
@@ -366,7 +366,8 @@ class Dataset:
             if left == 0 and tables:
                 break
         made.execution.place.remove()
-        return concat([table for table in tables if table.num_rows] or tables[:1], "to_arrow")
+        known = [table for table in tables if not is_guess(table)] or tables[:1]
+        return certain(concat([table for table in known if table.num_rows] or known[:1], "to_arrow"))
 
     def _iterate(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import acero
 
+from workspan.dataset.blocks import guess, is_guess
 from workspan.dataset.formats import told_names
 from workspan.errors import DataError
 
@@ -24,6 +25,8 @@ def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
     DataError
         The table has no such column, or one of another type.
     """
+    if is_guess(table):
+        return table
     try:
         return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(op.expression)))
     except (pa.ArrowException, KeyError) as error:
@@ -38,6 +41,8 @@ def projected(op: Project, where: str, table: pa.Table) -> pa.Table:
     DataError
         A column is not there, or the expression cannot be evaluated.
     """
+    if is_guess(table):
+        return _guessed(op, table)
     names = table.column_names
     for name in (*op.columns, *op.renames):
         if op.kind != "WithColumn" and name not in names:
@@ -58,6 +63,18 @@ def projected(op: Project, where: str, table: pa.Table) -> pa.Table:
     if op.columns[0] in names:
         return table.set_column(names.index(op.columns[0]), op.columns[0], values)
     return table.append_column(op.columns[0], values)
+
+
+def _guessed(op: Project, table: pa.Table) -> pa.Table:
+    """Do with a guess what can be done with it; it stays one."""
+    names = table.column_names
+    if op.kind == "Select":
+        table = table.select([name for name in op.columns if name in names])
+    elif op.kind == "Drop":
+        table = table.drop_columns([name for name in op.columns if name in names])
+    elif op.kind == "Rename":
+        table = table.rename_columns([op.renames.get(name, name) for name in names])
+    return guess(table.schema).empty_table()
 
 
 def _evaluated(expression: Any, table: pa.Table) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import clash
+from workspan.dataset.blocks import clash, is_guess
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,13 +79,15 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
     try:
         for table in tables:
             if writer is None:
-                if not len(table.schema) or (part.index and not table.num_rows):
+                if not len(table.schema) or is_guess(table) or (part.index and not table.num_rows):
                     continue  # a file without rows is of use only for its columns, and one is enough
                 if part.temporary == "":
                     raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
                 schema = table.schema
                 file = _output(part)
                 writer = part.sink.opener(file, schema, **dict(part.sink.options))
+            elif is_guess(table):
+                continue
             elif table.schema != schema:
                 table = _fitted(table, schema, part)
             writer.write_table(table)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from workspan.dataset import sinks
 from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
-from workspan.dataset.blocks import batch_of, hand_over, rows_in, rows_of, table_of_batch, table_of_rows
+from workspan.dataset.blocks import batch_of, guess, hand_over, rows_in, rows_of, table_of_batch, table_of_rows
 from workspan.dataset.expressions import filtered, projected
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
 from workspan.dataset.record import Flow
@@ -92,10 +92,15 @@ class _Stage:
     def out(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Hand tables on: as they are made inside an operator, in the asked shape at its end."""
         if self._shape is not None:
-            made = shaped(tables, self._shape, where=f"{self.op.name}, {self.where}", schema=lambda: self._schema)
+            made = shaped(tables, self._shape, where=f"{self.op.name}, {self.where}", schema=self._presumed)
         else:
-            made = _passed(iter(tables), lambda: self._schema)
+            made = _passed(iter(tables), self._presumed)
         return map(self._count, made)
+
+    def _presumed(self) -> pa.Schema | None:
+        """Return the schema of what leaves the stage if nothing does: it is a guess where a function makes the rows."""
+        guessed = self._schema is not None and isinstance(self.op, (MapRows, MapBatches))
+        return guess(self._schema) if guessed else self._schema
 
     def _count(self, table: pa.Table) -> pa.Table:
         flow = self.flow
