@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,7 +130,7 @@ class Job:
 
 
 def pair(rows: list[Row], what: str, ours: Callable[[], Any], peer: Callable[[], float], **how: Any) -> None:
-    """Compare, and add the row; ours may give its figure as a function that is called after the measured one."""
+    """Compare, and add the row."""
     rows.append(compare(what, ours, peer, unit="ms", **how))
 
 
@@ -139,21 +140,37 @@ def beside_the_loop(job: Job, rounds: int) -> list[Row]:
     job.loop()  # the first use of a library is no figure of either side
     pair(rows, "in the same process", lambda: job.ours(engine="serial"), job.loop, rounds=rounds, target=1.1)
     for workers, span, whole in ((1, 1.1, 1.6), (2, 1 / 1.7, 1.0)):
-        loops: list[float] = []
-        calls: list[float] = []
-
-        def call(workers: int = workers, calls: list[float] = calls) -> float:
-            calls.append(job.ours(max_workers=workers))
-            return job.spans[-1]
-
-        def loop(loops: list[float] = loops) -> float:
-            loops.append(job.loop())
-            return loops[-1]
-
         name = f"{workers} worker{'s' * (workers > 1)}"
-        pair(rows, f"{name}, first task to last", call, loop, rounds=rounds, target=span)
-        pair(rows, f"{name}, whole call", calls.pop, loops.pop, rounds=rounds, target=whole)
+        ours = partial(job.ours, max_workers=workers)
+        with_and_without_start(rows, job, name, ours, job.loop, rounds=rounds, span=span, whole=whole)
     return rows
+
+
+def with_and_without_start(
+    rows: list[Row],
+    job: Job,
+    name: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    *,
+    rounds: int,
+    span: float,
+    whole: float,
+) -> None:
+    """Compare calls with the start of our workers, and the same calls without it: `span` and `whole` are targets."""
+    calls: list[float] = []
+    peers: list[float] = []
+
+    def tasks() -> float:
+        calls.append(ours())
+        return job.spans[-1]
+
+    def other() -> float:
+        peers.append(peer())
+        return peers[-1]
+
+    pair(rows, f"{name}, first task to last", tasks, other, rounds=rounds, target=span)
+    pair(rows, f"{name}, whole call", calls.pop, peers.pop, rounds=rounds, target=whole)
 
 
 def beside_dask(job: Job, rounds: int) -> list[Row]:
@@ -257,18 +274,13 @@ def beside_ray(ray: ModuleType, job: Job, items: int, rounds: int) -> list[Row]:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         importlib.import_module("ray.data").DataContext.get_current().enable_progress_bars = False
         job.ray(ray)  # warm
-        files = lambda: job.ours(max_workers=2)  # noqa: E731
-        pair(rows, "warm, from files, whole call", files, lambda: job.ray(ray), rounds=rounds, target=1 / 3)
+        third = {"rounds": rounds, "span": 1 / 3, "whole": 1 / 3}
+        two = partial(job.ours, max_workers=2)
+        with_and_without_start(rows, job, "warm, from files", two, lambda: job.ray(ray), **third)
         blocks = [pq.read_table(path) for path in job.files]
-        memory, stored = ws.from_arrow(blocks), ray.data.from_arrow(blocks)
-        pair(
-            rows,
-            "warm, from memory, whole call",
-            lambda: job.ours(memory, max_workers=2),
-            lambda: job.ray(ray, stored),
-            rounds=rounds,
-            target=1 / 3,
-        )
+        two = partial(job.ours, ws.from_arrow(blocks), max_workers=2)
+        stored = ray.data.from_arrow(blocks)
+        with_and_without_start(rows, job, "warm, from memory", two, lambda: job.ray(ray, stored), **third)
         ray_rows(ray, items)
         pair(
             rows,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyarrow import acero
 
 from workspan.dataset.blocks import guess, is_guess
 from workspan.dataset.formats import told_names
@@ -28,7 +27,7 @@ def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
     if is_guess(table):
         return table
     try:
-        return _run(table, acero.Declaration("filter", acero.FilterNodeOptions(op.expression)))
+        return _run(table, "filter", op.expression)
     except (pa.ArrowException, KeyError) as error:
         raise _fault(op.name, where, table, error) from error
 
@@ -78,14 +77,19 @@ def _guessed(op: Project, table: pa.Table) -> pa.Table:
 
 
 def _evaluated(expression: Any, table: pa.Table) -> Any:
-    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["value"]))
-    return _run(table, project).column("value")
+    return _run(table, "project", expression).column("value")
 
 
-def _run(table: pa.Table, node: Any) -> pa.Table:
+def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
     """Run one node over a table: in this thread, since the other processors have workers of their own."""
+    from pyarrow import acero  # with all that it imports it is dear, and most workers have no expression
+
+    if kind == "filter":
+        options = acero.FilterNodeOptions(expression)
+    else:
+        options = acero.ProjectNodeOptions([expression], ["value"])
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    return acero.Declaration.from_sequence([source, node]).to_table(use_threads=False)
+    return acero.Declaration.from_sequence([source, acero.Declaration(kind, options)]).to_table(use_threads=False)
 
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:
