@@ -159,6 +159,13 @@ def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
     assert ws.read_parquet(tmp_path / "out").count() == 4
 
 
+def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
+    """CSV has no lists: operator, block, columns and remedy are told."""
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*columns are l: list<item: int64>: drop or convert"):
+        ws.from_items([{"l": [1, 2]}]).write_csv(tmp_path / "out", **SERIAL)
+    assert visible(tmp_path / "out") == []
+
+
 def test_empty_blocks_are_no_files(tmp_path: Path) -> None:
     """Tasks whose rows were all removed write none, but for the first, which keeps the columns (KF-07)."""
     data = ws.from_arrow(tables(2, 2, 2)).filter(ws.col("x") > 3)

@@ -14,13 +14,29 @@ from workspan.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["batch_of", "concat", "from_numpy", "hand_over", "rows_in", "rows_of", "table_of_batch", "table_of_rows"]
+__all__ = [
+    "batch_of",
+    "concat",
+    "first_rows",
+    "from_frame",
+    "from_numpy",
+    "hand_over",
+    "rows_in",
+    "rows_of",
+    "table_of_batch",
+    "table_of_rows",
+]
 
 
 def hand_over(box: list[Any]) -> Iterator[Any]:
     """Yield what is in *box*, holding no reference to what was yielded."""
     while box:
         yield box.pop(0)
+
+
+def first_rows(table: pa.Table, rows: int) -> pa.Table:
+    """Return at most so many rows; a table without columns, which Arrow would give rows, as it is."""
+    return table if rows >= table.num_rows else table.slice(0, rows)
 
 
 def concat(tables: Sequence[pa.Table], where: str) -> pa.Table:
@@ -225,8 +241,13 @@ def table_of_batch(value: Any, operator: str, where: str) -> pa.Table:
             )
         return pa.table(columns)
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
-        return pa.Table.from_pandas(value, preserve_index=False)
+        return from_frame(value)
     raise DataError(f"{operator}, {where}: {_refusal(value)}")
+
+
+def from_frame(frame: Any) -> pa.Table:
+    """Return a pandas frame as a table, without its index, and without notes on pandas that would differ by block."""
+    return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
 
 
 def _refusal(value: Any) -> str:

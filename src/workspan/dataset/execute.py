@@ -340,7 +340,7 @@ class Execution:
             report = None if run.report is None else run.report.tasks.get(_task_id(run.operator))
             if report is not None and report.outcome != "completed":
                 first = report.failed_blocks[0] if report.failed_blocks else None
-                told = "" if first is None else f"; {run.function.where(first.cell[0] - 1)}: {first.error}"
+                told = "" if first is None else f"; {run.function.where(first.block_id)}: {first.error}"
                 missing = report.blocks.total - report.blocks.count
                 raise MapError(
                     "Incomplete", f"{run.operator.name}: {missing} of {report.blocks.total} tasks not done{told}"

@@ -73,4 +73,5 @@ def _run(table: pa.Table, node: Any) -> pa.Table:
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:
     text = str(error).splitlines()[0]
-    return DataError(f"{what}, {where}: {text}. The columns are {told_names([str(field) for field in table.schema])}")
+    columns = told_names([f"{field.name}: {field.type}" for field in table.schema])
+    return DataError(f"{what}, {where}: {text}. The columns are {columns}")
