@@ -154,7 +154,7 @@ if TYPE_CHECKING:
         from_arrow,
         from_items,
         from_pandas,
-        range,
+        range,  # noqa: F401  (not in __all__, which would hide the builtin from a star import)
         read_csv,
         read_json,
         read_parquet,

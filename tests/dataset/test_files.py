@@ -159,6 +159,13 @@ def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
     assert ws.read_parquet(tmp_path / "out").count() == 4
 
 
+def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
+    """CSV has no lists: operator, block, columns and remedy are told."""
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*columns are l: list<item: int64>: drop or convert"):
+        ws.from_items([{"l": [1, 2]}]).write_csv(tmp_path / "out", **SERIAL)
+    assert visible(tmp_path / "out") == []
+
+
 def test_empty_blocks_are_no_files(tmp_path: Path) -> None:
     """Tasks whose rows were all removed write none, but for the first, which keeps the columns (KF-07)."""
     data = ws.from_arrow(tables(2, 2, 2)).filter(ws.col("x") > 3)
@@ -287,3 +294,27 @@ def test_a_failed_task_does_not_lose_the_others(tmp_path: Path) -> None:
     data.write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
     assert ws.read_parquet(tmp_path / "out").count() == 20
     assert data.stats_summary().operators[0].tasks == 1  # type: ignore[union-attr]
+
+
+def test_file_systems_are_found_by_url() -> None:
+    """A folder of fsspec is written, listed in its manifest, refused when it is full, and read again."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    try:
+        run = ws.from_arrow(tables(2, 3)).write_parquet("memory://flights/out", **SERIAL)
+        assert [name.rpartition("/")[2] for name in run.files] == ["part-000000.parquet", "part-000001.parquet"]
+        lines = memory.cat("/flights/out/_manifest.jsonl").decode().splitlines()
+        assert [json.loads(line).get("block") for line in lines] == [None, 0, 1]
+        with pytest.raises(ConfigurationError, match="2 files already"):
+            ws.range(1).write_csv("memory://flights/out", **SERIAL)
+        assert ws.read_parquet("memory://flights/out").to_arrow(engine="serial").column("x").to_pylist() == [
+            0,
+            1,
+            2,
+            3,
+            4,
+        ]
+        ws.range(1).write_csv("memory://flights/out", existing="overwrite", **SERIAL)
+        assert ws.read_csv("memory://flights/out").take(engine="serial") == [{"id": 0}]
+    finally:
+        memory.store.clear()

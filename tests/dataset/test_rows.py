@@ -116,7 +116,7 @@ def test_a_task_that_ended_without_a_result_is_named() -> None:
 
 def test_a_wrong_column_of_an_expression_lists_those_that_are_there() -> None:
     """With their types (M67)."""
-    with pytest.raises(DataError, match=r"The columns are 'id' \(int64\)$"):
+    with pytest.raises(DataError, match=r"The columns are 'id: int64'$"):
         ws.range(4, blocks=1).filter(ws.col("x") > 1).to_arrow(engine="serial")
 
 

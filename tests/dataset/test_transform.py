@@ -309,6 +309,56 @@ def test_wrong_arguments_are_refused_where_they_are_given(call: Any, kind: type,
         call()
 
 
+def test_what_has_no_columns_has_no_rows() -> None:
+    """Nothing at all goes through every operator as nothing (M45, M58)."""
+    for data in (ws.from_items([]), ws.from_items([]).map(lambda row: row), ws.range(0).limit(5)):
+        assert data.take(engine="serial") == []
+        assert data.count(engine="serial") == 0
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    """A dict could hold only one of them."""
+    table = pa.table([[1], [2]], names=["a", "a"])
+    with pytest.raises(DataError, match=r"MapBatches\(Seen\)|MapBatches\(seen\), block 0.*2 columns have the name 'a'"):
+        ws.from_arrow(table).map_batches(Seen()).to_arrow(engine="serial")
+
+
+def test_a_class_that_cannot_be_made_is_told() -> None:
+    """The error of a constructor has a note of operator and block."""
+
+    class Model:
+        def __init__(self) -> None:
+            raise FileNotFoundError("weights.bin")
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    with pytest.raises(FileNotFoundError, match=r"weights\.bin") as caught:
+        ws.range(2).map_batches(Model).to_arrow(engine="serial")
+    notes = caught.value.__notes__
+    assert notes == ["while Model was constructed", "in MapBatches(Model), block 0 (rows 0 to 2)"]
+
+
+def test_what_is_awaited_by_nobody_is_refused() -> None:
+    """An asynchronous function would return a coroutine for each batch."""
+
+    async def f(batch: Any) -> Any:
+        return batch
+
+    with pytest.raises(UsageTypeError, match=r"map_batches\(f\): it is asynchronous.*asyncio\.run"):
+        ws.range(2).map_batches(f)
+
+
+def test_frames_of_pandas_leave_no_notes_in_the_schema() -> None:
+    """Blocks that went through pandas and blocks that did not have one schema."""
+    import pandas as pd
+
+    data = ws.from_pandas([pd.DataFrame({"x": [1, 2]}), pd.DataFrame({"x": [3]}, index=[7])])
+    table = data.map_batches(lambda frame: frame, batch_format="pandas").to_arrow(engine="serial")
+    assert table.equals(pa.table({"x": [1, 2, 3]}))
+    assert table.schema.metadata is None
+
+
 def test_a_slice_counts_its_own_bytes() -> None:
     """Ten rows of a million are 80 bytes (KF-10)."""
     data = ws.from_arrow(pa.table({"x": np.zeros(1_000_000, np.int64)}).slice(0, 10)).map_batches(lambda b: b)

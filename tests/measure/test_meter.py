@@ -173,7 +173,7 @@ class TestUse:
                 pytest.skip("this platform has no high-water mark of memory")
             outer = counters.start()
             held = bytearray(64 << 20)
-            held[:: 4096] = b"x" * len(held[:: 4096])
+            held[::4096] = b"x" * len(held[::4096])
             del held
             inner = counters.start()
             small = counters.finish(inner)

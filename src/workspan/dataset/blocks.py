@@ -19,6 +19,8 @@ __all__ = [
     "batch_of",
     "certain",
     "concat",
+    "first_rows",
+    "from_frame",
     "from_numpy",
     "guess",
     "hand_over",
@@ -58,6 +60,11 @@ def certain(table: pa.Table) -> pa.Table:
         return table
     left = {name: value for name, value in table.schema.metadata.items() if name not in _GUESS}
     return table.replace_schema_metadata(left or None)
+
+
+def first_rows(table: pa.Table, rows: int) -> pa.Table:
+    """Return at most so many rows; a table without columns, which Arrow would give rows, as it is."""
+    return table if rows >= table.num_rows else table.slice(0, rows)
 
 
 def concat(tables: Sequence[pa.Table], where: str) -> pa.Table:
@@ -288,8 +295,13 @@ def table_of_batch(value: Any, operator: str, where: str) -> pa.Table:
             )
         return pa.table(columns)
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
-        return pa.Table.from_pandas(value, preserve_index=False)
+        return from_frame(value)
     raise DataError(f"{operator}, {where}: {_refusal(value)}")
+
+
+def from_frame(frame: Any) -> pa.Table:
+    """Return a pandas frame as a table, without its index, and without notes on pandas that would differ by block."""
+    return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
 
 
 def _refusal(value: Any) -> str:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from workspan.dataset import sinks
 from workspan.dataset.batching import checked_size, row_chunks
-from workspan.dataset.blocks import certain, concat, is_guess, rows_of
+from workspan.dataset.blocks import certain, concat, first_rows, is_guess, rows_of
 from workspan.dataset.execute import Execution
 from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
@@ -361,7 +361,7 @@ class Dataset:
         tables: list[pa.Table] = []
         for index in range(last.count):
             for table in tables_of(last, index, forget=made.execution.tracking is None):
-                tables.append(table if left is None else table.slice(0, left))
+                tables.append(table if left is None else first_rows(table, left))
                 left = None if left is None else left - tables[-1].num_rows
             if left == 0 and tables:
                 break

@@ -94,6 +94,5 @@ def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:
     text = str(error).splitlines()[0]
-    columns = ", ".join(f"{field.name!r} ({field.type})" for field in list(table.schema)[:12])
-    more = f" and {len(table.schema) - 12} more" if len(table.schema) > 12 else ""
-    return DataError(f"{what}, {where}: {text}. The columns are {columns}{more}")
+    columns = told_names([f"{field.name}: {field.type}" for field in table.schema])
+    return DataError(f"{what}, {where}: {text}. The columns are {columns}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,12 @@ class UserFunction:
         if not callable(function):
             raise UsageTypeError(
                 f"{operator}({function!r}): a {type(function).__name__} is not callable; pass a function or a class"
+            )
+        called = function.__call__ if isinstance(function, type) else function
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise UsageTypeError(
+                f"{operator}({name_of(function)}): it is asynchronous, and nobody would await it: pass a function that "
+                "calls asyncio.run"
             )
         self.function = function
         self.operator = operator

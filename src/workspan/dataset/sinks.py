@@ -85,7 +85,7 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
                     raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
                 schema = table.schema
                 file = _output(part)
-                writer = part.sink.opener(file, schema, **dict(part.sink.options))
+                writer = _opened(part, file, schema)
             elif is_guess(table):
                 continue
             elif table.schema != schema:
@@ -104,6 +104,17 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
         if file is not None:
             file.close()
     yield part
+
+
+def _opened(part: Part, file: Any, schema: pa.Schema) -> Any:
+    try:
+        return part.sink.opener(file, schema, **dict(part.sink.options))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise DataError(
+            f"{part.sink.name}, {part.where}: {error}. The columns are {columns}: drop or convert those that "
+            "such a file cannot hold"
+        ) from error
 
 
 def commit(part: Part, parts: Iterable[Part]) -> Iterator[Written]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import from_numpy, table_of_rows
-from workspan.errors import ConfigurationError, DataError, UsageTypeError
+from workspan.dataset.blocks import first_rows, from_frame, from_numpy, table_of_rows
+from workspan.errors import ConfigurationError, DataError, MissingExtraError, UsageTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +72,7 @@ class ArrowPiece(Piece):
     def read(self) -> Iterator[pa.Table]:
         """Map it."""
         table = mapped(self.path)
-        yield table if self.first is None else table.slice(0, self.first)
+        yield table if self.first is None else first_rows(table, self.first)
 
 
 def mapped(path: str | Path) -> pa.Table:
@@ -178,7 +178,7 @@ def from_tables(tables: Sequence[Any], name: str, argument: str) -> Source:
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         elif type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns"):
-            table = pa.Table.from_pandas(table, preserve_index=False)
+            table = from_frame(table)
         if not isinstance(table, pa.Table):
             raise UsageTypeError(f"{argument}({table!r}): a {type(table).__name__} is no table")
         pieces.append(MemoryPiece(f"table {number}", table.num_rows, table))
@@ -239,8 +239,14 @@ def resolve(text: str) -> tuple[Any, str]:
         system, path = fs.FileSystem.from_uri(text)
         return system, path
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        import fsspec
-
+        try:
+            import fsspec
+        except ImportError:
+            scheme = text.partition("://")[0]
+            raise MissingExtraError(
+                f"{text!r}: pyarrow has no file system for {scheme}://, and fsspec, which may have one, is not "
+                "installed: pip install fsspec"
+            ) from None
         other, path = fsspec.core.url_to_fs(text)
         return fs.PyFileSystem(fs.FSSpecHandler(other)), path
 

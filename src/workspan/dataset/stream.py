@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from workspan.dataset.batching import batches
-from workspan.dataset.blocks import batch_of
+from workspan.dataset.blocks import batch_of, first_rows
 from workspan.dataset.results import tables_of
 from workspan.dataset.stats import IterationSummary, Tally
 from workspan.dataset.task import HOLD, STOP
@@ -145,7 +145,7 @@ class Stream:
             if left is None:
                 box = [table]
             else:
-                box = [table.slice(0, left)]
+                box = [first_rows(table, left)]
                 left -= box[0].num_rows
             table = None
             yield box.pop()

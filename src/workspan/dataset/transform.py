@@ -18,7 +18,16 @@ import pyarrow as pa
 
 from workspan.dataset import sinks
 from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
-from workspan.dataset.blocks import batch_of, guess, hand_over, rows_in, rows_of, table_of_batch, table_of_rows
+from workspan.dataset.blocks import (
+    batch_of,
+    first_rows,
+    guess,
+    hand_over,
+    rows_in,
+    rows_of,
+    table_of_batch,
+    table_of_rows,
+)
 from workspan.dataset.expressions import filtered, projected
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
 from workspan.dataset.record import Flow
@@ -87,6 +96,12 @@ class _Stage:
     def _watch(self, table: pa.Table) -> pa.Table:
         if self._schema is None or not len(self._schema):
             self._schema = table.schema
+            names = self._schema.names
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise DataError(
+                    f"{self.op.name}, {self.where}: {names.count(twice)} columns have the name {twice!r}: rename them"
+                )
         return table
 
     def out(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -115,6 +130,7 @@ class _Stage:
         try:
             called = function.ready()
         except Exception as error:
+            error.add_note(f"while {function.name} was constructed")
             self.told(error)
             raise
         if function.setup_seconds is not None:
@@ -253,7 +269,7 @@ def _each(function: Callable[[pa.Table], pa.Table], stage: _Stage, tables: Itera
 def _limited(rows: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     left = rows
     for table in tables:
-        box = [table.slice(0, left)]
+        box = [first_rows(table, left)]
         left -= box[0].num_rows
         table = None
         yield box.pop()

@@ -155,9 +155,7 @@ class Session:
                 )
                 for blocks, task, store in zip(self.ledger.tasks, self.tasks, stores, strict=True)
             ]
-            self.record = RunRecord(
-                run_id, books, clock, has_workers=has_workers, log_dir=log_dir, edges=spec.edges
-            )
+            self.record = RunRecord(run_id, books, clock, has_workers=has_workers, log_dir=log_dir, edges=spec.edges)
             skip_known_blocks(self.ledger, self.tasks, stores, self.record.blocks_skipped)
             on_error.pop_all()
         self._unannounced = {
