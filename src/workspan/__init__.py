@@ -42,6 +42,17 @@ _HOMES = {
     "arrays.hand": ("read_block", "write_block"),
     "arrays.mapping": ("map_blocks",),
     "arrays.reduction": ("reduce_blocks",),
+    "dataset.dataset": ("Dataset",),
+    "dataset.reading": (
+        "col",
+        "from_arrow",
+        "from_items",
+        "from_pandas",
+        "range",
+        "read_csv",
+        "read_json",
+        "read_parquet",
+    ),
     "compat.logging": ("get_worker_log_basename",),
     "compat.basedirs": (
         "get_done_marker_basedir",
@@ -75,6 +86,7 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "Coordinate",
+    "Dataset",
     "DependencyGraph",
     "JsonProgressObserver",
     "LayoutMismatchError",
@@ -98,12 +110,16 @@ __all__ = [
     "__version__",
     "block",
     "cl_monitor",
+    "col",
     "configure",
     "engines",
     "errors",
     "estimate",
     "expand_roi_to_grid",
     "expand_write_roi_to_grid",
+    "from_arrow",
+    "from_items",
+    "from_pandas",
     "get_done_marker_basedir",
     "get_tracking_basedir",
     "get_worker_log_basename",
@@ -111,6 +127,9 @@ __all__ = [
     "map_blocks",
     "profile_block",
     "read_block",
+    "read_csv",
+    "read_json",
+    "read_parquet",
     "reduce_blocks",
     "run_blockwise",
     "section",
@@ -137,6 +156,17 @@ if TYPE_CHECKING:
     )
     from workspan.compat.logging import get_worker_log_basename
     from workspan.config import configure
+    from workspan.dataset.dataset import Dataset
+    from workspan.dataset.reading import (
+        col,
+        from_arrow,
+        from_items,
+        from_pandas,
+        range,  # noqa: F401  (not in __all__, which would hide the builtin from a star import)
+        read_csv,
+        read_json,
+        read_parquet,
+    )
     from workspan.engines.client import Client
     from workspan.engines.context import Context
     from workspan.errors import AbandonedError, ConfigurationError, LayoutMismatchError, WorkspanError

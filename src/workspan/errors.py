@@ -15,9 +15,11 @@ __all__ = [
     "AbandonedError",
     "BlockNotFoundError",
     "ConfigurationError",
+    "DataError",
     "EngineError",
     "InvalidMetadataError",
     "LayoutMismatchError",
+    "MapError",
     "MissingExtraError",
     "NoStoreError",
     "NotInReportError",
@@ -107,6 +109,33 @@ class StalledError(WorkspanError, RuntimeError):
 
 class EngineError(WorkspanError, RuntimeError):
     """An engine cannot do what it was asked, for example because a function cannot be sent to a worker."""
+
+
+class DataError(WorkspanError, ValueError):
+    """Data is not what an operator can take: a column is missing, types do not go together, a file is damaged."""
+
+
+class MapError(WorkspanError, RuntimeError):
+    """A function of a dataset raised in a worker process; what is raised is also an instance of its builtin type.
+
+    Parameters
+    ----------
+    type_name
+        Name of the type of the exception.
+    text
+        Its text, operator and block included.
+    told
+        Its traceback, as text.
+    """
+
+    def __init__(self, type_name: str, text: str, told: str = "") -> None:
+        super().__init__(type_name, text, told)
+        self.type_name = type_name
+        self.text = text
+        self.traceback_text = told
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.text}" + (f"\n\n{self.traceback_text}" if self.traceback_text else "")
 
 
 class WireError(WorkspanError, ConnectionError):

@@ -18,7 +18,7 @@ from workspan.report.task import RunReport
 from workspan.report.timeline import TaskTimeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from workspan.grid import Layout
@@ -99,6 +99,8 @@ class RunRecord:
         self._task_of: dict[int, int] = {}
         self._guests: set[int] = set()
         self.stale_results = self.refused_messages = 0
+        self.listener: Callable[[str, int, bool], Any] = lambda task_id, index, done: None
+        """Called in the run's thread with every block that is done, or given up, once that was recorded."""
         self._edges = edges
         self._span: tuple[list[float | None], float | None] | None = None
         self._has_times = True
@@ -176,6 +178,7 @@ class RunRecord:
         book.aggregate.done(elapsed, stats, steps)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
+        self.listener(book.task_id, index, True)
 
     def attempt_failed(
         self,
@@ -195,6 +198,8 @@ class RunRecord:
             book.store.record_failure(index)
         book.aggregate.failed(self._failure(task, index, worker, cause, error) if final else None)
         book.timeline.returned(worker, sent_at, returned_at, ok=False)
+        if final:
+            self.listener(book.task_id, index, False)
 
     def blocks_skipped(self, task: int, indices: Sequence[int] | Any, reason: SkipReason) -> None:
         """Count blocks that were not run; those found done by the check function are marked in the store."""

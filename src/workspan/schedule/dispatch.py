@@ -324,7 +324,7 @@ class Dispatcher:
 
     def _failed(self, slot: Slot, index: int, began: float, now: float | None, cause: Cause, error: str) -> bool:
         """Count a failed attempt; return False if the block was in flight no longer."""
-        final = self.ledger.fail(slot.task, index)
+        final = self.ledger.fail(slot.task, index, raised=cause == "error")
         if final is not None:
             self.recorder.attempt_failed(slot.task, index, slot.worker, began, now, cause, error, final)
         return final is not None

@@ -26,6 +26,8 @@ class TaskSpec:
     """Most workers alive at the same time."""
     max_retries: int = 2
     """A block is attempted at most ``max_retries + 1`` times."""
+    retries_errors: bool = True
+    """``False``: a block whose function raised is not tried again, only one that was lost or took too long."""
     timeout: float = inf
     """Deadline of one attempt, in seconds."""
     max_worker_restarts: int = 10

@@ -1,0 +1,405 @@
+"""Rows through functions: the face of datasets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from workspan.dataset import sinks
+from workspan.dataset.batching import checked_size, row_chunks
+from workspan.dataset.blocks import certain, concat, first_rows, is_guess, rows_of
+from workspan.dataset.execute import Execution
+from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
+from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
+from workspan.dataset.plan import Options, make_plan
+from workspan.dataset.results import kept_pieces, tables_of
+from workspan.dataset.run import DatasetRun
+from workspan.dataset.sources import Source, is_local, resolve
+from workspan.dataset.stream import Iteration, Stream
+from workspan.dataset.transform import CHUNK_ROWS
+from workspan.errors import ConfigurationError, UsageTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from workspan.dataset.keywords import ComputeKeywords, RunKeywords
+    from workspan.dataset.manifest import Existing
+    from workspan.dataset.ops import BatchFormat, BatchSize, Op
+    from workspan.dataset.plan import Plan
+    from workspan.dataset.stats import DatasetSummary
+    from workspan.dataset.task import Mode
+    from workspan.report.task import RunReport
+
+__all__ = ["Dataset"]
+
+
+class Dataset:
+    """Rows, and what is to be done with them: lazy and immutable.
+
+    It begins with :func:`workspan.read_parquet` and its like. Each method that adds an operator returns another
+    dataset. Nothing runs before a method that consumes the rows: ``take``, ``count``, ``to_arrow``, ``to_pandas``,
+    ``iter_batches``, ``iter_rows``, ``materialize`` and ``write_...``.
+
+    Operators with a function also take ``constructor_args``, ``constructor_kwargs``, ``concurrency``, ``requires``,
+    ``retries``, ``retry_on`` and ``timing``: see :class:`workspan.dataset.keywords.ComputeKeywords`. Methods that
+    consume take ``engine``, ``max_workers``, ``tracking_path``, ``resource_tracking``, ``progress``, ``resources`` and
+    ``timeout``: see :class:`workspan.dataset.keywords.RunKeywords`.
+
+    Notes
+    -----
+    A class in place of a function is made once in each worker, and its instances are called. What a function of the
+    user's raises is raised as it is where it ran in this process; from a worker it comes as a ``MapError`` that is also
+    an instance of the builtin type.
+
+    Examples
+    --------
+    >>> import workspan as ws
+    >>> squares = ws.range(4).map(lambda row: {"square": row["id"] ** 2})
+    >>> squares.take(2, engine="serial")
+    [{'square': 0}, {'square': 1}]
+    """
+
+    __slots__ = ("_last", "_ops", "_options", "_source")
+
+    def __init__(self, source: Source, ops: Sequence[Op] = (), options: Options | None = None) -> None:
+        self._source = source
+        self._ops = tuple(ops)
+        self._options = options or Options()
+        self._last: DatasetRun | None = None
+
+    def _with(self, op: Op) -> Dataset:
+        return Dataset(self._source, (*self._ops, op), self._options)
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def map(self, function: Any, **compute: Unpack[ComputeKeywords]) -> Dataset:
+        """Call a function with each row, a dict; the dict that it returns takes the row's place."""
+        user, asked = function_of(function, "map", compute)
+        return self._with(MapRows(user, compute=asked))
+
+    def flat_map(self, function: Any, **compute: Unpack[ComputeKeywords]) -> Dataset:
+        """Call a function with each row; the rows that it returns, any number of them, take its place."""
+        user, asked = function_of(function, "flat_map", compute)
+        return self._with(MapRows(user, flat=True, compute=asked))
+
+    def filter(self, condition: Any, **compute: Unpack[ComputeKeywords]) -> Dataset:
+        """Keep the rows for which a condition holds.
+
+        Parameters
+        ----------
+        condition
+            An expression of columns (``ws.col("x") > 1``), which Arrow evaluates, or a function of a row.
+        """
+        if isinstance(condition, pc.Expression):
+            return self._with(Filter(condition, compute=compute_of(dict(compute), "filter")))
+        user, asked = function_of(condition, "filter", compute)
+        return self._with(FilterRows(user, compute=asked))
+
+    def map_batches(
+        self,
+        function: Any,
+        *,
+        batch_size: BatchSize = None,
+        batch_format: BatchFormat = "numpy",
+        zero_copy: bool = True,
+        on_error: Literal["raise", "skip"] = "raise",
+        max_errors: int | None = None,
+        **compute: Unpack[ComputeKeywords],
+    ) -> Dataset:
+        """Call a function with batches of rows.
+
+        Parameters
+        ----------
+        function
+            Returns a batch: a dict of arrays or lists, a table or a frame, of any number of rows; or yields several.
+            Never called without rows.
+        batch_size
+            Rows of a batch: exactly so many, filled over the edges of blocks within a task, the last batch of a task
+            may be smaller. ``None``: a batch a block. ``"auto"``: as many rows as take 16 MiB.
+        batch_format
+            ``"numpy"``: a dict of arrays. ``"pandas"``: a frame. ``"pyarrow"`` or ``None``: a table.
+        zero_copy
+            Batches may be read-only views of the block. ``False``: writable, and nobody else's.
+        on_error, max_errors
+            ``"skip"``: a batch whose function raises is left out and counted, and more than *max_errors* in all tasks
+            end the run; ``None``: any number is left out.
+        """
+        check_format(batch_format)
+        user, asked = function_of(function, "map_batches", compute)
+        if on_error not in ("raise", "skip"):
+            raise ConfigurationError(f"on_error={on_error!r} is not known: use 'raise' or 'skip'")
+        size = checked_size(batch_size)
+        return self._with(MapBatches(user, size, batch_format, bool(zero_copy), on_error, max_errors, compute=asked))
+
+    def select(self, *columns: str) -> Dataset:
+        """Keep these columns, in this order."""
+        return self._with(Project("Select", column_names(columns, "select")))
+
+    def drop(self, *columns: str) -> Dataset:
+        """Leave these columns out."""
+        return self._with(Project("Drop", column_names(columns, "drop")))
+
+    def rename(self, names: Mapping[str, str]) -> Dataset:
+        """Give columns other names, old -> new."""
+        column_names([*names, *names.values()], "rename")
+        return self._with(Project("Rename", names=tuple(dict(names).items())))
+
+    def with_column(self, name: str, expression: Any) -> Dataset:
+        """Add a column, or replace it, by an expression of the others (``ws.col("a") + 1``) or one value for all."""
+        column_names([name], "with_column")
+        if not isinstance(expression, pc.Expression):
+            expression = pc.scalar(expression)
+        return self._with(Project("WithColumn", (name,), expression=expression))
+
+    def limit(self, rows: int) -> Dataset:
+        """Keep at most so many rows, from the first on; tasks that are not needed for them do not run."""
+        if isinstance(rows, bool) or not hasattr(rows, "__index__"):
+            raise UsageTypeError(f"limit({rows!r}): a {type(rows).__name__} is no number of rows")
+        if rows < 0:
+            raise ConfigurationError(f"limit({rows}): the number of rows is not below 0")
+        return self._with(Limit(int(rows)))
+
+    def options(self, **options: Any) -> Dataset:
+        """Set how the dataset as a whole is run: the fields of :class:`workspan.dataset.plan.Options`."""
+        return Dataset(self._source, self._ops, self._options.changed(options))
+
+    # -- consuming ---------------------------------------------------------------------------------------------------
+
+    def take(self, rows: int = 20, **run: Unpack[RunKeywords]) -> list[dict[str, Any]]:
+        """Return the first rows, as dicts."""
+        return rows_of(self.limit(rows)._table(run, owner=self))
+
+    def count(self, **run: Unpack[RunKeywords]) -> int:
+        """Return the number of rows; without a run, where it is known beforehand."""
+        known = self._source.rows
+        if known is not None and not any(op.changes_rows or isinstance(op, MapBatches) for op in self._ops):
+            return known
+        if self._last_limit() is not None:
+            return int(self._table(run, owner=self).num_rows)
+        return self._execute(run, "drop").summary.rows
+
+    def to_arrow(self, **run: Unpack[RunKeywords]) -> pa.Table:
+        """Return all rows as one table, which is mapped and not in the memory of this process.
+
+        Raises
+        ------
+        DataError
+            Blocks have columns of types that do not go together.
+        """
+        return self._table(run, owner=self)
+
+    def to_pandas(self, **run: Unpack[RunKeywords]) -> Any:
+        """Return all rows as a ``pandas.DataFrame``."""
+        return self.to_arrow(**run).to_pandas()
+
+    def iter_batches(
+        self,
+        *,
+        batch_size: BatchSize = None,
+        batch_format: BatchFormat = "numpy",
+        zero_copy: bool = True,
+        ordered: bool = True,
+        ahead: int | None = None,
+        **run: Unpack[RunKeywords],
+    ) -> Iterator[Any]:
+        """Yield batches while the run goes on; closing the iterator ends it.
+
+        Parameters
+        ----------
+        batch_size, batch_format, zero_copy
+            As of :meth:`map_batches`; batches are filled over the edges of tasks too.
+        ordered
+            In the order of the rows; ``False``: as tasks finish.
+        ahead
+            Finished tasks that may wait for the consumer before workers pause; ``None``: twice the workers, and two.
+        """
+        check_format(batch_format)
+        form, size = batch_format, checked_size(batch_size)
+        execution = Execution(self._plan(), run_options(run), "keep")
+        return self._iterate(execution, size, form, bool(zero_copy), ordered, ahead)
+
+    def iter_rows(self, *, ordered: bool = True, **run: Unpack[RunKeywords]) -> Iterator[dict[str, Any]]:
+        """Yield rows, as dicts, while the run goes on."""
+        for table in self.iter_batches(batch_format="pyarrow", ordered=ordered, **run):
+            for chunk in row_chunks(table, CHUNK_ROWS):
+                yield from rows_of(chunk)
+
+    def write_parquet(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        compression: str = "zstd",
+        existing: Existing = "refuse",
+        filesystem: Any = None,
+        **run: Unpack[RunKeywords],
+    ) -> DatasetRun:
+        """Write all rows into Parquet files, ``part-000000.parquet`` and so on, one a task.
+
+        A file appears when it is whole. With a *tracking_path*, a run that was killed is gone on with by the same call:
+        no row is lost or there twice. ``_manifest.jsonl`` in the folder says which task made which file.
+
+        Parameters
+        ----------
+        folder
+            Path or URL; made if it is not there.
+        compression
+            As of ``pyarrow.parquet``.
+        existing
+            What happens to files that are there and not of this write: ``"refuse"`` or ``"overwrite"``.
+        filesystem
+            A ``pyarrow.fs.FileSystem`` in which the folder is; ``None``: as the path says.
+
+        Raises
+        ------
+        ConfigurationError
+            The folder has other files.
+        LayoutMismatchError
+            Another dataset was run with this *tracking_path*.
+        """
+        options = {"compression": compression}
+        return self._write(
+            ("WriteParquet", ".parquet", sinks.parquet_writer), folder, options, existing, filesystem, run
+        )
+
+    def write_csv(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        delimiter: str = ",",
+        existing: Existing = "refuse",
+        filesystem: Any = None,
+        **run: Unpack[RunKeywords],
+    ) -> DatasetRun:
+        """Write all rows into CSV files with a heading, one a task; see :meth:`write_parquet`."""
+        options = {"delimiter": delimiter}
+        return self._write(("WriteCSV", ".csv", sinks.csv_writer), folder, options, existing, filesystem, run)
+
+    def write_json(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        existing: Existing = "refuse",
+        filesystem: Any = None,
+        **run: Unpack[RunKeywords],
+    ) -> DatasetRun:
+        """Write all rows into files with one JSON object a line, one a task; see :meth:`write_parquet`."""
+        return self._write(("WriteJSON", ".jsonl", sinks.JsonWriter), folder, {}, existing, filesystem, run)
+
+    def materialize(self, **run: Unpack[RunKeywords]) -> Dataset:
+        """Run now, and return a dataset of the result, which later runs read without doing the work again.
+
+        The result is in temporary files, which go with the dataset.
+        """
+        made = self._execute(run, "keep", progress=True)
+        pieces = kept_pieces(made.execution.runs[-1], self._last_limit())
+        return Dataset(Source("Materialized", pieces, parent=made), (), self._options)
+
+    # -- what it cost ------------------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """Return what would run, as text: operators, why they are not fused, tasks, batches, steps. Nothing runs."""
+        return self._plan().explain()
+
+    def stats(self, *, verbose: bool = False) -> str:
+        """Return what the last execution of this very dataset cost, as text; empty before the first.
+
+        Parameters
+        ----------
+        verbose
+            Add each step, and where the time of the run went.
+        """
+        return "" if self._last is None else self._last.stats(verbose=verbose)
+
+    def stats_summary(self) -> DatasetSummary | None:
+        """Return what the last execution cost, as values; ``None`` before the first."""
+        return None if self._last is None else self._last.stats_summary()
+
+    def report(self) -> RunReport | None:
+        """Return the report of the last execution as a blockwise run; ``None`` before the first."""
+        return None if self._last is None else self._last.report()
+
+    def __repr__(self) -> str:
+        names = "->".join([self._source.name, *(op.name for op in self._ops)])
+        return f"Dataset({names})"
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        return make_plan(self._source, self._ops, self._options)
+
+    def _last_limit(self) -> int | None:
+        """Return the limit with which the dataset ends, if it does."""
+        last = self._ops[-1] if self._ops else None
+        return last.rows if isinstance(last, Limit) else None
+
+    def _execute(
+        self,
+        run: Mapping[str, Any],
+        mode: Mode,
+        owner: Dataset | None = None,
+        existing: Existing = "refuse",
+        **defaults: Any,
+    ) -> DatasetRun:
+        """Run; the results are kept only where they were asked for and nothing failed."""
+        execution = Execution(self._plan(), run_options(run, **defaults), mode, existing)
+        kept = False
+        try:
+            execution.run()
+            kept = mode == "keep"
+        finally:
+            (owner or self)._last = made = DatasetRun(execution)
+            if not kept:
+                execution.place.remove()
+        return made
+
+    def _table(self, run: Mapping[str, Any], owner: Dataset) -> pa.Table:
+        made = self._execute(run, "keep", owner)
+        last, left = made.execution.runs[-1], self._last_limit()
+        tables: list[pa.Table] = []
+        for index in range(last.count):
+            for table in tables_of(last, index, forget=made.execution.tracking is None):
+                tables.append(table if left is None else first_rows(table, left))
+                left = None if left is None else left - tables[-1].num_rows
+            if left == 0 and tables:
+                break
+        made.execution.place.remove()
+        known = [table for table in tables if not is_guess(table)] or tables[:1]
+        return certain(concat([table for table in known if table.num_rows] or known[:1], "to_arrow"))
+
+    def _iterate(
+        self,
+        execution: Execution,
+        size: BatchSize,
+        form: BatchFormat,
+        zero_copy: bool,
+        ordered: bool,
+        ahead: int | None,
+    ) -> Iterator[Any]:
+        limit = self._last_limit()
+        stream = Stream(execution, ordered=ordered or limit is not None, ahead=ahead, limit=limit)
+        iteration = Iteration(stream.tables(), size, form, zero_copy)
+        try:
+            yield from iteration.batches()
+        finally:
+            self._last = DatasetRun(execution, iteration.summary())
+            execution.place.remove()
+
+    def _write(
+        self,
+        kind: tuple[str, str, Any],
+        folder: str | os.PathLike[str],
+        options: dict[str, Any],
+        existing: Existing,
+        filesystem: Any,
+        run: Mapping[str, Any],
+    ) -> DatasetRun:
+        if existing not in ("refuse", "overwrite"):
+            raise ConfigurationError(f"existing={existing!r} is not known: use 'refuse' or 'overwrite'")
+        name, suffix, opener = kind
+        system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
+        remote = None if is_local(system) else system
+        sink = sinks.Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote)
+        return self._with(Write(sink))._execute(run, "write", self, existing, progress=True)

@@ -1,0 +1,457 @@
+"""Run a plan: the tasks of each operator are the blocks of a 1-d task, and the operators a pipeline of such tasks.
+
+So a dataset has the scheduler, the engines, the retries after losses, the tracking store and the report of every other
+run. Task *i* of an operator waits for task *i* of the operator before, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workspan.dataset.manifest import Manifest, open_plan
+from workspan.dataset.ops import MapBatches, Write
+from workspan.dataset.plan import bundled
+from workspan.dataset.results import Place, drop_result, read_record
+from workspan.dataset.sources import ArrowPiece, MemoryPiece
+from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
+from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
+from workspan.run.pipeline import Pipeline
+from workspan.run.runner import choose_engine, execute
+from workspan.run.task import Task
+
+if TYPE_CHECKING:
+    from workspan.dataset.manifest import Existing
+    from workspan.dataset.plan import Operator, Plan, Segment
+    from workspan.dataset.record import TaskRecord
+    from workspan.dataset.sources import Piece
+    from workspan.dataset.task import Mode
+    from workspan.report.task import RunReport
+    from workspan.run.session import Session
+    from workspan.schedule.spec import TaskSpec
+
+__all__ = ["Execution", "OperatorRun", "RunOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a dataset is executed: as :func:`workspan.run_blockwise` takes it."""
+
+    engine: Any = None
+    max_workers: int | None = None
+    tracking_path: str | os.PathLike[str] | None = None
+    resource_tracking: bool = False
+    progress: Any = False
+    resources: Mapping[str, int] | None = None
+    timeout: Any = None
+
+    @property
+    def workers(self) -> int:
+        """Most workers of an operator that asks for no number."""
+        if self.max_workers is not None:
+            return self.max_workers
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass
+class OperatorRun:
+    """One operator in one execution."""
+
+    operator: Operator
+    folder: Path
+    function: MapTask
+    count: int
+    """Tasks."""
+    source_rows: int | None = None
+    report: RunReport | None = None
+    fresh: set[int] = field(default_factory=set)
+    """Tasks that this execution ran."""
+
+    def records(self) -> list[TaskRecord]:
+        """Return the records of all tasks that have finished, in order."""
+        found = (read_record(self.folder, index) for index in range(self.count))
+        return [record for record in found if record is not None]
+
+
+class _OperatorTask(Task):
+    """A task that tries again what was lost, and not what its function refused."""
+
+    def __init__(self, execution: Execution, run: OperatorRun, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._execution, self._run = execution, run
+
+    def check_outputs(self, done: Any, *, fresh: bool) -> None:
+        """Look for the results of tasks that were done before."""
+        if done is None:
+            return
+        indices = done.ravel().nonzero()[0].tolist()
+        self._execution.check_done(self._run, indices)
+
+    def spec(self) -> TaskSpec:
+        return replace(super().spec(), retries_errors=False)
+
+
+class Execution:
+    """One execution of a plan.
+
+    Parameters
+    ----------
+    plan
+        What runs.
+    options
+        How.
+    mode
+        What becomes of the blocks of the last operator.
+    """
+
+    def __init__(self, plan: Plan, options: RunOptions, mode: Mode, existing: Existing = "refuse") -> None:
+        if options.tracking_path is not None and not isinstance(options.tracking_path, (str, os.PathLike)):
+            kind = type(options.tracking_path).__name__
+            raise UsageTypeError(f"tracking_path={options.tracking_path!r} is a {kind}: pass a folder")
+        self.plan = plan
+        self.options = options
+        self.mode: Mode = mode
+        tracking = options.tracking_path
+        self.tracking = None if tracking is None else Path(tracking).absolute()
+        self.place = Place(None if self.tracking is None else self.tracking / "blocks")
+        for name in (HOLD, STOP):
+            (self.place.path / name).unlink(missing_ok=True)
+        choose_engine(options.engine, True)  # a name that is not known is refused before anything is touched
+        op = plan.operators[-1].ops[-1]
+        if isinstance(op, Write) and existing == "overwrite":
+            _check_apart(plan, op.sink.folder)
+        run_id = open_plan(self.tracking, plan, mode)
+        self.manifest = Manifest(op.sink, run_id, existing) if isinstance(op, Write) else None
+        self.runs: list[OperatorRun] = []
+        self.on_result: Callable[[int, bool], Any] = lambda index, done: None
+        """Called with every task of the last operator that is done or given up, in the thread of the run."""
+        self.stop = Event()
+        self._errored: dict[tuple[int, int], int] = {}
+        self._refused: DataError | None = None
+        self.driver_seconds: float | None = None
+        """Wall time of the execution in this process; ``None``: it has not ended."""
+
+    def run(self) -> None:
+        """Run all segments.
+
+        Raises
+        ------
+        MapError
+            A function raised in a worker process; in this process its exception is raised as it is.
+        """
+        begin = time.perf_counter()
+        try:
+            self._run_segments()
+        finally:
+            self.driver_seconds = time.perf_counter() - begin
+
+    def _run_segments(self) -> None:
+        bundles: list[tuple[Piece, ...]] = list(self._first_bundles())
+        rows = self.plan.source.rows
+        for number, segment in enumerate(self.plan.segments):
+            last = number == len(self.plan.segments) - 1
+            runs = self._prepare(segment, bundles, self.mode if last else "keep", rows)
+            self.runs += runs
+            self._run_segment(segment, runs, last)
+            if not last:
+                bundles = self._cut(runs[-1], segment.limit)
+                rows = None
+        if self.manifest is not None:
+            self.manifest.finish()
+
+    def check_done(self, run: OperatorRun, indices: list[int]) -> None:
+        """Refuse to go on where what was done before is gone."""
+        records = {index: record for index in indices if (record := read_record(run.folder, index)) is not None}
+        gone = [index for index in indices if index not in records]
+        last = run.operator is self.plan.operators[-1]
+        if last and self.manifest is not None:
+            gone = self.manifest.missing(indices, records)
+            for record in records.values():
+                self.manifest.note(record)
+        if gone:
+            raise TrackingError(
+                f"{run.operator.name}: {len(gone)} of {len(indices)} tasks that were done before have no result any "
+                f"more (task {gone[0]} for example): delete {str(self.tracking)!r} and the output, and begin anew"
+            )
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    def _first_bundles(self) -> list[tuple[Piece, ...]]:
+        pieces: tuple[Piece, ...] = self.plan.source.pieces
+        if self._has_workers():
+            pieces = tuple(map(self._sent, range(len(pieces)), pieces))
+        return bundled(pieces, self.plan.operators[0].batch_rows)
+
+    def _has_workers(self) -> bool:
+        engine = self.options.engine
+        return engine != "serial" if isinstance(engine, str) or engine is None else bool(engine.has_workers)
+
+    def _sent(self, number: int, piece: Piece) -> Piece:
+        """Put what is in the memory of this process where workers can map it."""
+        if not isinstance(piece, MemoryPiece):
+            return piece
+        path = self.place.folder("input") / f"{number}.arrow"
+        if not path.exists():
+            part = path.with_suffix(".part")
+            with pa.ipc.new_file(str(part), piece.table.schema) as writer:
+                writer.write_table(piece.table)
+            os.replace(part, path)
+        return ArrowPiece(piece.label, piece.rows, str(path))
+
+    def _prepare(
+        self, segment: Segment, bundles: list[tuple[Piece, ...]], mode: Mode, rows: int | None
+    ) -> list[OperatorRun]:
+        runs: list[OperatorRun] = []
+        for operator in segment.operators:
+            last = operator is segment.operators[-1]
+            folder = self.place.folder(operator.slug)
+            for stale in (*folder.glob("*.error"), *folder.glob(".*.part")):  # of a run that was killed
+                stale.unlink(missing_ok=True)
+            upstream = runs[-1].folder if runs else None
+            function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
+            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))
+        return runs
+
+    # -- one segment --------------------------------------------------------------------------------------------------
+
+    def _run_segment(self, segment: Segment, runs: list[OperatorRun], last: bool) -> None:
+        options = self.options
+        tasks = [self._task(run) for run in runs]
+        pipeline = Pipeline(tasks, [(tasks[i], tasks[i + 1]) for i in range(len(tasks) - 1)])
+        by_id = {task.task_id: number for number, task in enumerate(tasks)}
+        tolerant = [
+            any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
+        ]
+        enough = _Enough(runs[-1], segment.limit)
+        stop = self.stop if segment.limit is None else Event()
+
+        def listen(task_id: str, index: int, done: bool) -> None:
+            number = by_id[task_id]
+            if done:
+                runs[number].fresh.add(index)
+                if tolerant[number] and self._has_too_many(runs[number], index):
+                    (self.place.path / STOP).touch()
+                    stop.set()
+                if number and self.tracking is None:
+                    drop_result(runs[number - 1].folder, index)
+            if number == len(runs) - 1:
+                if last and done and self.manifest is not None:
+                    self.manifest.note(_finished(runs[-1], index))
+                if last:
+                    self.on_result(index, done)
+                if enough.reached():
+                    (self.place.path / STOP).touch()
+                    stop.set()
+
+        def begin(session: Session) -> None:
+            session.record.listener = listen
+            sessions.append(session)
+
+        if enough.reached():  # by tasks of an earlier run
+            return
+        sessions: list[Session] = []
+        engine = choose_engine(options.engine, True)
+        try:
+            execute(
+                pipeline,
+                engine,
+                resources=options.resources,
+                progress=options.progress,
+                block_tracking=self.tracking is not None,
+                summary=False,
+                stop_event=stop,
+                on_start=begin,
+            )
+        finally:
+            if segment.limit is not None:
+                (self.place.path / STOP).unlink(missing_ok=True)
+            for run in runs:
+                run.report = sessions[0].report if sessions else None
+        if segment.limit is None or not enough.is_reached:
+            self._raise_failures(runs)
+
+    def _has_too_many(self, run: OperatorRun, index: int) -> bool:
+        """Whether more batches have failed, in all tasks together, than an operator tolerates."""
+        record = _finished(run, index)
+        for stage, op in enumerate(run.operator.ops):
+            if not isinstance(op, MapBatches) or op.max_errors is None or not record.flows[stage].errored_calls:
+                continue
+            key = run.operator.number, stage
+            count = self._errored[key] = self._errored.get(key, 0) + record.flows[stage].errored_calls
+            if count > op.max_errors and self._refused is None:
+                self._refused = DataError(
+                    f"{op.name}: {count} batches failed, and max_errors={op.max_errors}; the last in "
+                    f"{run.function.where(index)}: {record.flows[stage].first_error}"
+                )
+        return self._refused is not None
+
+    def _task(self, run: OperatorRun) -> Task:
+        from funlib.geometry import Roi
+
+        operator, options = run.operator, self.options
+        workers = options.workers if operator.concurrency is None else operator.concurrency
+        return _OperatorTask(
+            self,
+            run,
+            _task_id(operator),
+            Roi((0,), (run.count,)),
+            Roi((0,), (1,)),
+            Roi((0,), (1,)),
+            run.function,
+            read_write_conflict=False,
+            fit="valid",
+            max_workers=min(workers, run.count),
+            timeout=inf if options.timeout is None else options.timeout,
+            tracking_path=False if self.tracking is None else self.tracking / operator.slug,
+            resource_tracking=options.resource_tracking,
+            requires=operator.requires,
+        )
+
+    def _raise_failures(self, runs: list[OperatorRun]) -> None:
+        """Raise the first failure, if there is any, with the report of the run."""
+        try:
+            self._look_for_failures(runs)
+        except Exception as error:
+            with suppress(Exception):  # a user's exception may refuse attributes
+                error.run_report = runs[0].report  # type: ignore[attr-defined]
+            raise
+
+    def _look_for_failures(self, runs: list[OperatorRun]) -> None:
+        if self._refused is not None:
+            raise self._refused
+        for run in runs:
+            if run.function.raised:
+                raise run.function.raised[min(run.function.raised)]
+            errors = sorted(run.folder.glob("*.error"), key=lambda path: int(path.stem))
+            if errors:
+                raise map_error(errors[0].read_bytes(), len(errors))
+        if self.stop.is_set():
+            return
+        for run in runs:
+            report = None if run.report is None else run.report.tasks.get(_task_id(run.operator))
+            if report is not None and report.outcome != "completed":
+                first = report.failed_blocks[0] if report.failed_blocks else None
+                told = "" if first is None else f"; {run.function.where(first.cell[0])}: {first.error}"
+                missing = report.blocks.total - report.blocks.count
+                raise MapError(
+                    "Incomplete", f"{run.operator.name}: {missing} of {report.blocks.total} tasks not done{told}"
+                )
+
+    def _cut(self, run: OperatorRun, limit: int | None) -> list[tuple[Piece, ...]]:
+        """Return the results of a segment as what the next one reads: the first *limit* rows."""
+        assert limit is not None
+        bundles: list[tuple[Piece, ...]] = []
+        left = limit
+        schema: pa.Schema | None = None
+        for index in range(run.count):
+            record = read_record(run.folder, index)
+            if record is None or left <= 0:
+                break
+            pieces: list[Piece] = []
+            for piece in result_pieces(run.folder, index):
+                table = next(piece.read())
+                schema = table.schema if schema is None else schema
+                rows = min(left, table.num_rows)
+                left -= rows
+                if rows:
+                    pieces.append(ArrowPiece(piece.label, rows, piece.path, rows))
+            if pieces:
+                bundles.append(tuple(pieces))
+        if not bundles:
+            empty = pa.table({}) if schema is None else schema.empty_table()
+            none: Piece = MemoryPiece("no rows", 0, empty)
+            none = self._sent(0, none) if self._has_workers() else none
+            bundles.append((none,))
+        return bundles
+
+
+class _Enough:
+    """Tells when the first tasks, in order, have as many rows as a limit asks for."""
+
+    def __init__(self, run: OperatorRun, limit: int | None) -> None:
+        self._run, self._limit = run, limit
+        self._next = self._rows = 0
+        self.is_reached = False
+
+    def reached(self) -> bool:
+        if self._limit is None or self.is_reached:
+            return False
+        while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
+            self._rows += sum(block.rows for block in record.blocks)
+            self._next += 1
+        self.is_reached = self._next > 0 and self._rows >= self._limit  # an empty result has columns too
+        return self.is_reached
+
+
+def _check_apart(plan: Plan, folder: str) -> None:
+    """Refuse to remove what is going to be read."""
+    for piece in plan.source.pieces:
+        path = getattr(piece, "path", "")
+        if path.startswith(f"{folder}/"):
+            raise ConfigurationError(
+                f"existing='overwrite' would remove {path!r}, which this dataset reads: write to another folder"
+            )
+
+
+def _finished(run: OperatorRun, index: int) -> TaskRecord:
+    record = read_record(run.folder, index)
+    if record is None:
+        raise TrackingError(f"{run.operator.name}: task {index} is done, and its record is not in {str(run.folder)!r}")
+    return record
+
+
+def _task_id(operator: Operator) -> str:
+    text = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in operator.name)
+    return f"{operator.number} {text}"[:150]
+
+
+_KINDS: dict[type, type[MapError]] = {}
+
+
+def map_error(data: bytes, count: int) -> MapError:
+    """Return the error that a worker wrote down; it is also an instance of the builtin type that was raised."""
+    import builtins
+
+    import msgspec
+
+    type_name, text, told, kinds = msgspec.msgpack.decode(data)
+    more = f" ({count - 1} other tasks failed too)" if count > 1 else ""
+    for name in kinds:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (Exception, RuntimeError):
+            return _kind_of(kind)(type_name, text + more, told)
+    return MapError(type_name, text + more, told)
+
+
+def _kind_of(kind: type[Exception]) -> type[MapError]:
+    found = _KINDS.get(kind)
+    if found is None:
+        try:
+            found = type(
+                "MapError",
+                (MapError, kind),
+                {"__module__": MapError.__module__, "__str__": MapError.__str__, "__reduce__": _reduced},
+            )
+            found("", "", "")
+        except TypeError:  # layouts that do not go together, or a constructor that wants other arguments
+            found = MapError
+        _KINDS[kind] = found
+    return found
+
+
+def _reduced(self: MapError) -> Any:
+    kind = next(base for base in type(self).__bases__ if base is not MapError)
+    return _rebuilt, (kind, self.type_name, self.text, self.traceback_text)
+
+
+def _rebuilt(kind: type[Exception], type_name: str, text: str, told: str) -> MapError:
+    return _kind_of(kind)(type_name, text, told)

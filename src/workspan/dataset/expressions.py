@@ -1,0 +1,98 @@
+"""Arrow expressions over blocks: rows that are kept, columns that are chosen or computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workspan.dataset.blocks import guess, is_guess
+from workspan.dataset.formats import told_names
+from workspan.errors import DataError
+
+if TYPE_CHECKING:
+    from workspan.dataset.ops import Filter, Project
+
+__all__ = ["filtered", "projected"]
+
+
+def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
+    """Return the rows for which the expression is true.
+
+    Raises
+    ------
+    DataError
+        The table has no such column, or one of another type.
+    """
+    if is_guess(table):
+        return table
+    try:
+        return _run(table, "filter", op.expression)
+    except (pa.ArrowException, KeyError) as error:
+        raise _fault(op.name, where, table, error) from error
+
+
+def projected(op: Project, where: str, table: pa.Table) -> pa.Table:
+    """Return the columns that the operator asks for.
+
+    Raises
+    ------
+    DataError
+        A column is not there, or the expression cannot be evaluated.
+    """
+    if is_guess(table):
+        return _guessed(op, table)
+    names = table.column_names
+    for name in (*op.columns, *op.renames):
+        if op.kind != "WithColumn" and name not in names:
+            raise DataError(
+                f"{op.kind.lower()}({name!r}) in {op.name}, {where}: there is no column {name!r}; there are "
+                f"{told_names(names)}"
+            )
+    if op.kind == "Select":
+        return table.select(list(op.columns))
+    if op.kind == "Drop":
+        return table.drop_columns(list(op.columns))
+    if op.kind == "Rename":
+        return table.rename_columns([op.renames.get(name, name) for name in names])
+    try:
+        values = _evaluated(op.expression, table)
+    except (pa.ArrowException, KeyError) as error:
+        raise _fault(f"with_column({op.columns[0]!r})", where, table, error) from error
+    if op.columns[0] in names:
+        return table.set_column(names.index(op.columns[0]), op.columns[0], values)
+    return table.append_column(op.columns[0], values)
+
+
+def _guessed(op: Project, table: pa.Table) -> pa.Table:
+    """Do with a guess what can be done with it; it stays one."""
+    names = table.column_names
+    if op.kind == "Select":
+        table = table.select([name for name in op.columns if name in names])
+    elif op.kind == "Drop":
+        table = table.drop_columns([name for name in op.columns if name in names])
+    elif op.kind == "Rename":
+        table = table.rename_columns([op.renames.get(name, name) for name in names])
+    return guess(table.schema).empty_table()
+
+
+def _evaluated(expression: Any, table: pa.Table) -> Any:
+    return _run(table, "project", expression).column("value")
+
+
+def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
+    """Run one node over a table: in this thread, since the other processors have workers of their own."""
+    from pyarrow import acero  # with all that it imports it is dear, and most workers have no expression
+
+    if kind == "filter":
+        options = acero.FilterNodeOptions(expression)
+    else:
+        options = acero.ProjectNodeOptions([expression], ["value"])
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    return acero.Declaration.from_sequence([source, acero.Declaration(kind, options)]).to_table(use_threads=False)
+
+
+def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:
+    text = str(error).splitlines()[0]
+    columns = told_names([f"{field.name}: {field.type}" for field in table.schema])
+    return DataError(f"{what}, {where}: {text}. The columns are {columns}")

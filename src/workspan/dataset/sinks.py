@@ -1,0 +1,215 @@
+"""Where rows go: files, one a task, that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workspan.dataset.blocks import clash, is_guess
+from workspan.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["Part", "Sink", "Written", "commit", "prepare", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A folder of files of one kind."""
+
+    name: str
+    """``WriteParquet`` and the like."""
+    folder: str
+    """Path in the file system."""
+    suffix: str
+    opener: Callable[..., Any]
+    """``opener(file, schema, **options)`` returns a writer with ``write_table`` and ``close``."""
+    options: tuple[tuple[str, Any], ...] = ()
+    filesystem: Any = None
+    """``None``: the local one."""
+
+    def part(self, index: int) -> str:
+        """Return the name of the file of a task."""
+        return f"part-{index:06d}{self.suffix}"
+
+
+@dataclass(slots=True)
+class Part:
+    """A file that is being written: what the steps of a sink tell each other."""
+
+    sink: Sink
+    index: int
+    where: str
+    temporary: str = ""
+    rows: int = 0
+    size_bytes: int | None = None
+    written: bool = False
+
+    @property
+    def path(self) -> str:
+        """Where the file will appear."""
+        return f"{self.sink.folder}/{self.sink.part(self.index)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that is there."""
+
+    name: str
+    rows: int
+    size_bytes: int | None
+
+
+def prepare(part: Part, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Choose where to write before any row comes, and remove what an attempt before has left there."""
+    part.temporary = f"{part.sink.folder}/.{part.sink.part(part.index)}.tmp"
+    part.rows, part.written = 0, False
+    _remove(part)
+    yield from tables
+
+
+def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
+    """Write all rows into the temporary file, and then say that it is written."""
+    writer, file, schema = None, None, None
+    try:
+        for table in tables:
+            if writer is None:
+                if not len(table.schema) or is_guess(table) or (part.index and not table.num_rows):
+                    continue  # a file without rows is of use only for its columns, and one is enough
+                if part.temporary == "":
+                    raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
+                schema = table.schema
+                file = _output(part)
+                writer = _opened(part, file, schema)
+            elif is_guess(table):
+                continue
+            elif table.schema != schema:
+                table = _fitted(table, schema, part)
+            writer.write_table(table)
+            part.rows += table.num_rows
+            table = None
+        if writer is not None:
+            done, writer = writer, None
+            done.close()
+            part.written = True
+    finally:
+        if writer is not None:
+            with suppress(Exception):  # what ended the write is raised, and not that its file has no end
+                writer.close()
+        if file is not None:
+            file.close()
+    yield part
+
+
+def _opened(part: Part, file: Any, schema: pa.Schema) -> Any:
+    try:
+        return part.sink.opener(file, schema, **dict(part.sink.options))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        raise DataError(
+            f"{part.sink.name}, {part.where}: {error}. The columns are {columns}: drop or convert those that "
+            "such a file cannot hold"
+        ) from error
+
+
+def commit(part: Part, parts: Iterable[Part]) -> Iterator[Written]:
+    """Let the file appear under its name, once all was written."""
+    for _ in parts:  # drained before the state is looked at
+        pass
+    if not part.written:
+        return
+    sink = part.sink
+    if sink.filesystem is None:
+        part.size_bytes = os.stat(part.temporary).st_size
+        os.replace(part.temporary, part.path)
+    else:
+        part.size_bytes = sink.filesystem.get_file_info(part.temporary).size
+        sink.filesystem.move(part.temporary, part.path)
+    yield Written(sink.part(part.index), part.rows, part.size_bytes)
+
+
+def discard(part: Part) -> None:
+    """Remove what was not committed."""
+    if part.temporary:
+        _remove(part)
+
+
+def _remove(part: Part) -> None:
+    with suppress(OSError):
+        if part.sink.filesystem is None:
+            os.unlink(part.temporary)
+        else:
+            part.sink.filesystem.delete_file(part.temporary)
+
+
+def _output(part: Part) -> Any:
+    system = part.sink.filesystem
+    return pa.OSFile(part.temporary, "wb") if system is None else system.open_output_stream(part.temporary)
+
+
+def _fitted(table: pa.Table, schema: pa.Schema, part: Part) -> pa.Table:
+    """Return the table with the columns of those before it."""
+    try:
+        if pa.unify_schemas([schema, table.schema], promote_options="permissive").equals(schema):
+            columns = {
+                column.name: table.column(column.name).cast(column.type)
+                if column.name in table.column_names
+                else pa.nulls(table.num_rows, column.type)
+                for column in schema
+            }
+            return pa.table(columns, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        pass
+    raise DataError(f"{part.sink.name}, {part.where}: {clash([schema.empty_table(), table])}")
+
+
+# -- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def parquet_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
+    """Return a writer of Parquet."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(file, schema, **options)
+
+
+def csv_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
+    """Return a writer of CSV."""
+    from pyarrow import csv
+
+    return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(**options))
+
+
+class JsonWriter:
+    """Writes one object a line."""
+
+    def __init__(self, file: Any, schema: pa.Schema, **options: Any) -> None:
+        self._file = file
+        self._options = {"ensure_ascii": False, "default": _plain, **options}
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write the rows."""
+        import json
+
+        for batch in table.to_batches(max_chunksize=4096):
+            lines = [json.dumps(row, **self._options) for row in batch.to_pylist()]
+            self._file.write(("\n".join(lines) + "\n").encode() if lines else b"")
+
+    def close(self) -> None:
+        """Do nothing: the file is closed by whoever opened it."""
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON does not know in a form that it knows: times in ISO 8601, bytes as text."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)

@@ -1,0 +1,423 @@
+"""The steps of each kind of operator: input preparation, body, output build.
+
+Everything that a stage does for its rows is in one of its steps, so the clock of the chain sees all of it. Row
+functions are called chunk by chunk: the windows of the timers lie around some thousand calls, and cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workspan.dataset import sinks
+from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
+from workspan.dataset.blocks import (
+    batch_of,
+    first_rows,
+    guess,
+    hand_over,
+    rows_in,
+    rows_of,
+    table_of_batch,
+    table_of_rows,
+)
+from workspan.dataset.expressions import filtered, projected
+from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
+from workspan.dataset.record import Flow
+from workspan.dataset.retry import back_off, may_retry
+from workspan.engines.failure import failure_line
+from workspan.errors import DataError
+from workspan.steps import Phase, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workspan.dataset.ops import Op
+
+__all__ = ["TaskState", "stage_steps"]
+
+MOST_IO_ATTEMPTS = 10
+"""How often a file is opened, where its errors are ones to try again after."""
+
+CHUNK_ROWS = 4096
+"""Rows that are Python objects at the same time."""
+
+
+@dataclass
+class TaskState:
+    """What the steps of one attempt of one task share; each attempt begins with a new one."""
+
+    index: int = 0
+    where: str = "block 0"
+    """Names the task in messages."""
+    batch_bytes: int = BATCH_BYTES
+    flows: list[Flow] = field(default_factory=list)
+    part: sinks.Part | None = None
+    """The file that a sink writes."""
+    setup_seconds: dict[int, float] = field(default_factory=dict)
+    retried_io_errors: tuple[str, ...] = ()
+
+
+class _Stage:
+    """One stage while its task runs: counts what leaves it, and remembers the schema of what came in."""
+
+    def __init__(self, op: Op, number: int, state: TaskState, shape: Shape | None) -> None:
+        self.op, self.number, self.state = op, number, state
+        self.where = state.where
+        self.flow = Flow()
+        state.flows.append(self.flow)
+        self._shape = shape
+        self._schema: pa.Schema | None = None
+
+    def step(self, phase: Phase, apply: Callable[[Any], Any]) -> Step:
+        return Step(
+            f"{self.op.name} {phase.value}",
+            phase,
+            self.number,
+            apply,
+            user=self.op.function is not None,
+            ops=(self.op.name,),
+        )
+
+    def steps(self, prep: Any, body: Any, build: Any) -> list[Step]:
+        parts = ((Phase.INPUT_PREP, prep), (Phase.FUNCTION_BODY, body), (Phase.OUTPUT_BUILD, build))
+        return [self.step(phase, apply) for phase, apply in parts if apply is not None]
+
+    def watched(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        return map(self._watch, tables)
+
+    def _watch(self, table: pa.Table) -> pa.Table:
+        if self._schema is None or not len(self._schema):
+            self._schema = table.schema
+            names = self._schema.names
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise DataError(
+                    f"{self.op.name}, {self.where}: {names.count(twice)} columns have the name {twice!r}: rename them"
+                )
+        return table
+
+    def out(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Hand tables on: as they are made inside an operator, in the asked shape at its end."""
+        if self._shape is not None:
+            made = shaped(tables, self._shape, where=f"{self.op.name}, {self.where}", schema=self._presumed)
+        else:
+            made = _passed(iter(tables), self._presumed)
+        return map(self._count, made)
+
+    def _presumed(self) -> pa.Schema | None:
+        """Return the schema of what leaves the stage if nothing does: it is a guess where a function makes the rows."""
+        guessed = self._schema is not None and isinstance(self.op, (MapRows, MapBatches))
+        return guess(self._schema) if guessed else self._schema
+
+    def _count(self, table: pa.Table) -> pa.Table:
+        flow = self.flow
+        flow.blocks += 1
+        flow.rows += table.num_rows
+        flow.bytes += table.nbytes
+        return table
+
+    def ready(self) -> Callable[..., Any]:
+        function = self.op.function
+        assert function is not None
+        try:
+            called = function.ready()
+        except Exception as error:
+            error.add_note(f"while {function.name} was constructed")
+            self.told(error)
+            raise
+        if function.setup_seconds is not None:
+            self.state.setup_seconds[self.number] = function.setup_seconds
+        return called
+
+    def skip(self, error: Exception, rows: int) -> None:
+        """Count a batch whose function failed, and go on without it, unless there were too many.
+
+        Raises
+        ------
+        Exception
+            The error, if it is one too many for this task.
+        """
+        op, flow = self.op, self.flow
+        assert isinstance(op, MapBatches)
+        flow.errored_calls += 1
+        flow.errored_rows += rows
+        if flow.first_error is None:
+            flow.first_error = failure_line(error)
+        if op.max_errors is not None and flow.errored_calls > op.max_errors:
+            error.add_note(f"{flow.errored_calls} batches failed in this task, and max_errors={op.max_errors}")
+            self.told(error)
+            raise error
+
+    def told(self, error: BaseException) -> None:
+        """Note on the error of a user's function where it was raised.
+
+        Raises
+        ------
+        RuntimeError
+            It is a StopIteration, which would look like the end of the rows.
+        """
+        if isinstance(error, StopIteration):
+            raise RuntimeError(f"{self.op.name}, {self.where}: the function raised StopIteration") from error
+        note = f"in {self.op.name}, {self.where}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        if isinstance(error, ValueError) and "read-only" in str(error):
+            error.add_note(
+                "batches are views of the block and cannot be changed in place: pass zero_copy=False to map_batches, "
+                "or work on a copy"
+            )
+
+
+def _passed(tables: Iterator[pa.Table], schema: Callable[[], pa.Schema | None]) -> Iterator[pa.Table]:
+    """Yield the tables that have rows; if none has, one that has none but a schema."""
+    given, known = False, None
+    for table in tables:
+        if table.num_rows:
+            given = True
+            box = [table]
+            table = None
+            yield box.pop()
+        elif known is None or not len(known):
+            known = table.schema
+    if not given:
+        if known is None or not len(known):
+            known = schema() or known
+        yield pa.table({}) if known is None else known.empty_table()
+
+
+def stage_steps(op: Op, number: int, state: TaskState, *, shape: Shape | None) -> list[Step]:
+    """Return the steps of one operator.
+
+    Parameters
+    ----------
+    op
+        The operator.
+    number
+        Index of its stage, from 0.
+    state
+        Of this attempt of the task.
+    shape
+        Of the blocks that leave it; ``None``: they are handed on as they are made.
+    """
+    stage = _Stage(op, number, state, shape)
+    if isinstance(op, Read):
+        return stage.steps(None, partial(_read, state), stage.out)
+    if isinstance(op, MapRows):
+        return stage.steps(
+            partial(_to_rows, stage), partial(_flat_map if op.flat else _map, stage), partial(_from_rows, stage)
+        )
+    if isinstance(op, FilterRows):
+        return stage.steps(partial(_with_rows, stage), partial(_decide, stage), partial(_keep, stage))
+    if isinstance(op, MapBatches):
+        prep = partial(_to_batches, stage, op)
+        return stage.steps(prep, partial(_call_batches, stage), partial(_from_batches, stage))
+    if isinstance(op, Filter):
+        return stage.steps(None, partial(_each, partial(filtered, op, state.where), stage), stage.out)
+    if isinstance(op, Project):
+        return stage.steps(None, partial(_each, partial(projected, op, state.where), stage), stage.out)
+    if isinstance(op, Limit):
+        return stage.steps(None, partial(_limited, op.rows), stage.out)
+    assert isinstance(op, Write)
+    part = state.part = sinks.Part(op.sink, state.index, state.where)
+    commit = Step(f"{op.name} commit", Phase.FUNCTION_BODY, number, partial(sinks.commit, part), ops=(op.name,))
+    return [*stage.steps(partial(sinks.prepare, part), partial(sinks.write, part), None), commit]
+
+
+# -- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _read(state: TaskState, pieces: Iterable[Any]) -> Iterator[pa.Table]:
+    return chain.from_iterable(map(partial(_read_piece, state), pieces))
+
+
+def _read_piece(state: TaskState, piece: Any) -> Iterator[pa.Table]:
+    found: Iterator[pa.Table] = piece.read()
+    return _read_again(state, piece, found) if state.retried_io_errors else found
+
+
+def _read_again(state: TaskState, piece: Any, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the blocks of a file, and open it again after some errors: those that were yielded are passed over."""
+    given = 0
+    for attempt in itertools.count(1):
+        try:
+            for number, table in enumerate(tables):
+                if number >= given:
+                    given += 1
+                    box = [table]
+                    table = None
+                    yield box.pop()
+            return
+        except Exception as error:
+            if attempt >= MOST_IO_ATTEMPTS or not may_retry(error, state.retried_io_errors):
+                raise
+        back_off(attempt)
+        tables = piece.read()
+
+
+def _each(function: Callable[[pa.Table], pa.Table], stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    return map(function, stage.watched(tables))
+
+
+def _limited(rows: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    left = rows
+    for table in tables:
+        box = [first_rows(table, left)]
+        left -= box[0].num_rows
+        table = None
+        yield box.pop()
+        if left <= 0:
+            return
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _chunks(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    return chain.from_iterable(map(partial(row_chunks, rows=CHUNK_ROWS), stage.watched(tables)))
+
+
+def _to_rows(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[list[dict[str, Any]]]:
+    return map(rows_of, _chunks(stage, tables))
+
+
+def _map(stage: _Stage, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list[Mapping[str, Any]]]:
+    function = stage.ready()
+
+    def call(rows: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        try:
+            out = [function(row) for row in rows]
+        except Exception as error:
+            stage.told(error)
+            raise
+        stage.flow.calls += len(rows)
+        _check_rows(stage, out)
+        return out
+
+    return map(call, chunks)
+
+
+def _flat_map(stage: _Stage, chunks: Iterable[list[dict[str, Any]]]) -> Iterator[list[Mapping[str, Any]]]:
+    function = stage.ready()
+
+    def call(rows: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        out: list[Mapping[str, Any]] = []
+        try:
+            for row in rows:
+                found = function(row)
+                if isinstance(found, (Mapping, str, bytes)) or not isinstance(found, Iterable):
+                    raise DataError(
+                        f"{stage.op.name}, {stage.where}: the function returned a {type(found).__name__}: return a "
+                        "list of rows (it may be empty), each a dict"
+                    )
+                out.extend(found)
+                stage.flow.calls += 1
+        except DataError:
+            raise
+        except Exception as error:
+            stage.told(error)
+            raise
+        _check_rows(stage, out)
+        return out
+
+    return map(call, chunks)
+
+
+def _check_rows(stage: _Stage, rows: list[Any]) -> None:
+    """Refuse what is no row."""
+    if {dict}.issuperset(map(type, rows)):
+        return
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"{stage.op.name}, {stage.where}: the function returned a {type(row).__name__} ({str(row)[:60]!r}): a "
+                'row is a dict of its columns, for example {"x": 1}'
+            )
+
+
+def _from_rows(stage: _Stage, chunks: Iterable[list[Mapping[str, Any]]]) -> Iterator[pa.Table]:
+    where = f"{stage.op.name}, {stage.where}"
+    return stage.out(map(partial(table_of_rows, where=where), filter(None, chunks)))
+
+
+def _with_rows(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, list[dict[str, Any]]]]:
+    return map(lambda table: (table, rows_of(table)), _chunks(stage, tables))
+
+
+def _decide(stage: _Stage, chunks: Iterable[Any]) -> Iterator[tuple[pa.Table, list[bool]]]:
+    function = stage.ready()
+
+    def call(chunk: tuple[pa.Table, list[dict[str, Any]]]) -> tuple[pa.Table, list[bool]]:
+        try:
+            kept = [bool(function(row)) for row in chunk[1]]
+        except Exception as error:
+            stage.told(error)
+            raise
+        stage.flow.calls += len(kept)
+        return chunk[0], kept
+
+    return map(call, chunks)
+
+
+def _keep(stage: _Stage, chunks: Iterable[tuple[pa.Table, list[bool]]]) -> Iterator[pa.Table]:
+    # The rows stay those of Arrow: their types do not go through Python and back.
+    return stage.out(map(lambda chunk: chunk[0] if all(chunk[1]) else chunk[0].filter(pa.array(chunk[1])), chunks))
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _to_batches(stage: _Stage, op: MapBatches, tables: Iterable[pa.Table]) -> Iterator[Any]:
+    where = f"{op.name}, {stage.where}"
+    cut = batches(stage.watched(tables), op.batch_size, target_bytes=stage.state.batch_bytes, where=where)
+    return map(partial(batch_of, form=op.batch_format, zero_copy=op.zero_copy), cut)
+
+
+def _call_batches(stage: _Stage, items: Iterable[Any]) -> Iterator[pa.Table | Any]:
+    function = stage.ready()
+    tolerant = isinstance(stage.op, MapBatches) and stage.op.on_error == "skip"
+
+    def call(batch: Any) -> Iterator[Any]:
+        rows = rows_in(batch) if tolerant else 0
+        try:
+            out = function(batch)
+            if isinstance(out, GeneratorType) or (hasattr(out, "__next__") and hasattr(out, "__iter__")):
+                if not tolerant:
+                    return _drained(stage, out)
+                # The end of a batch must be known before its beginning is handed on.
+                made = list(out)
+                stage.flow.calls += 1
+                return hand_over(made)
+        except Exception as error:
+            if tolerant:
+                stage.skip(error, rows)
+                return iter(())
+            stage.told(error)
+            raise
+        del batch
+        stage.flow.calls += 1
+        box = [out]
+        del out
+        return hand_over(box)
+
+    return chain.from_iterable(map(call, items))
+
+
+def _drained(stage: _Stage, generator: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from generator
+    except Exception as error:
+        stage.told(error)
+        raise
+    stage.flow.calls += 1
+
+
+def _from_batches(stage: _Stage, outputs: Iterable[Any]) -> Iterator[pa.Table]:
+    return stage.out(map(partial(table_of_batch, operator=stage.op.name, where=stage.where), outputs))

@@ -1,0 +1,289 @@
+"""The report: every figure equals direct computation, and the text has its layout."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import workspan as ws
+from workspan.dataset.execute import OperatorRun
+from workspan.dataset.plan import make_plan
+from workspan.dataset.record import BlockTimes, Flow, StepFigures, TaskRecord, pack, unpack
+from workspan.dataset.stats import DatasetSummary, Figure, summarise
+from workspan.dataset.text import render
+from workspan.errors import DataError, NotInReportError
+
+from .conftest import Seen, tables
+
+
+def f(batch: Any) -> Any:
+    return batch
+
+
+class Model:
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+def names(data: ws.Dataset) -> list[str]:
+    return [operator.name for operator in data._plan().operators]
+
+
+def test_what_fuses_and_what_does_not() -> None:
+    """Names of the physical operators for each reason to keep operators apart (M60, D21, MR13)."""
+    data = ws.range(10)
+    assert names(data.select("id").map_batches(f).filter(ws.col("id") > 1).map_batches(f, batch_size=4)) == [
+        "ReadRange->Project->MapBatches(f)->Filter((id > 1))->MapBatches(f)"
+    ]
+    assert names(data.map_batches(f).map_batches(Model).map_batches(f)) == [
+        "ReadRange->MapBatches(f)->MapBatches(Model)",
+        "MapBatches(f)",
+    ]
+    assert names(data.map_batches(f).map_batches(Model, concurrency=2)) == [
+        "ReadRange->MapBatches(f)",
+        "MapBatches(Model)",
+    ]
+    assert names(data.map_batches(f, concurrency=2).map_batches(f, concurrency=2)) == [
+        "ReadRange",
+        "MapBatches(f)->MapBatches(f)",
+    ]
+    assert names(data.map_batches(f, requires={"gpu": 1}).map_batches(f)) == [
+        "ReadRange->MapBatches(f)",
+        "MapBatches(f)",
+    ]
+    assert names(data.map_batches(Model).select("id").filter(ws.col("id") > 1)) == [
+        "ReadRange->MapBatches(Model)->Project->Filter((id > 1))"
+    ]
+    assert names(data.map_batches(Model).select("id").map(f)) == ["ReadRange->MapBatches(Model)->Project", "Map(f)"]
+    assert names(data.map(f).limit(3).map(f)) == ["ReadRange->Map(f)->Limit(3)", "Map(f)"]
+    assert names(data.map(f).flat_map(f).options(fuse=False)) == ["ReadRange", "Map(f)", "FlatMap(f)"]
+    assert (
+        "not fused with the one before: MapBatches(Model) has an instance" in data.map_batches(Model).map(f).explain()
+    )
+
+
+@pytest.fixture
+def hand_made(tmp_path: Path) -> tuple[list[OperatorRun], list[TaskRecord]]:
+    """Two tasks on two nodes, three blocks."""
+    (operator,) = make_plan(ws.range(4)._source, ws.range(4).map_batches(f)._ops, ws.range(4)._options).operators
+    ns = [
+        [1_000_000, 2_000_000, 3_000_000, 40_000_000, 5_000_000],
+        [2_000_000, 0, 1_000_000, 50_000_000, 1_000_000],
+        [0, 0, 0, 60_000_000, 0],
+    ]
+    blocks = [
+        BlockTimes(100.0, 0.051, 0.02, 10, 80, 0.001, 1, ns[0]),
+        BlockTimes(100.1, 0.054, 0.03, 20, 160, 0.002, 1, ns[1]),
+        BlockTimes(101.0, 0.060, 0.06, 31, 248, 0.003, 2, ns[2]),
+    ]
+    steps = [StepFigures(3, 2, 0.001)] * 5
+    flows = [Flow(2, 30, 240), Flow(2, 30, 240, 2)]
+    records = [
+        TaskRecord(0, "one", 11, 100.0, 0.2, blocks[:2], [0, 0, 0, 7_000_000, 0], steps, flows, 1, None),
+        TaskRecord(
+            1, "two", 12, 101.0, 0.5, blocks[2:], [0] * 5, steps, [Flow(1, 31, 248), Flow(1, 31, 248, 1)], 1, None,
+            attempts=3, failed_seconds=0.1, replayed_seconds=0.2, backoff_seconds=1.5,
+        ),
+    ]  # fmt: skip
+    for record in records:
+        (tmp_path / f"{record.index}.record").write_bytes(pack(record))
+    run = OperatorRun(operator, tmp_path, None, 2, fresh={0, 1})  # type: ignore[arg-type]
+    return [run], records
+
+
+def test_figures_equal_direct_computation(hand_made: Any) -> None:
+    """Every min, max, mean, sum and count of hand-made records (A24, MR11, MR12)."""
+    summary = summarise(hand_made[0])
+    (op,) = summary.operators
+
+    def check(figure: Figure | None, samples: list[float]) -> None:
+        assert figure is not None
+        found = (figure.min, figure.max, figure.mean, figure.sum, figure.count)
+        assert found == pytest.approx((min(samples), max(samples), np.mean(samples), sum(samples), len(samples)))
+
+    check(op.wall, [0.051, 0.054, 0.060])
+    check(op.cpu, [0.02, 0.03, 0.06])
+    check(op.transform, [0.051, 0.054, 0.060])
+    check(op.input_prep, [0.003, 0.001, 0.0])
+    check(op.function_body, [0.041, 0.052, 0.060])
+    check(op.output_build, [0.007, 0.001, 0.0])
+    check(op.user, [0.040, 0.050, 0.060])
+    check(op.built_in, [0.001, 0.002, 0.0])
+    check(op.serialise, [0.001, 0.002, 0.003])
+    check(op.rows_per_block, [10, 20, 31])
+    check(op.bytes_per_block, [80, 160, 248])
+    check(op.rows_per_task, [30, 31])
+    check(op.tasks_per_node, [1, 1])
+    check(op.step("MapBatches(f) body").seconds, [0.040, 0.050, 0.060])
+    check(op.stage("MapBatches(f)").seconds, [0.048, 0.052, 0.060])
+    assert op.stage(1).total_seconds == pytest.approx(0.167)
+    assert op.step(3).total_seconds == pytest.approx(0.157)
+    assert op.trailing_seconds == pytest.approx(0.007)
+    assert (op.tasks, op.blocks, op.nodes, op.attempts) == (2, 3, 2, 4)
+    assert op.span_seconds == pytest.approx(1.5)
+    assert (op.rows_in, op.rows_out, op.bytes_out) == (None, 61, 488)
+    assert op.rows_per_second == pytest.approx(61 / 1.5)
+    assert op.rows_per_task_second == pytest.approx(61 / 0.165)
+    assert (summary.wall_seconds, summary.cpu_seconds) == (pytest.approx(0.165), pytest.approx(0.11))
+    assert summary.peak_memory_bytes is None
+    assert op.unsplit is None
+
+
+LAYOUT = """\
+Operator 1 ReadRange->MapBatches(f): 2 tasks, 3 blocks in 1.50 s
+  wall time                             51.00 ms min     60.00 ms max    55.00 ms mean  165.00 ms total
+  CPU time                              20.00 ms min     60.00 ms max    36.67 ms mean  110.00 ms total
+  transform time                        51.00 ms min     60.00 ms max    55.00 ms mean  165.00 ms total
+    input prep                           0.00 µs min      3.00 ms max     1.33 ms mean    4.00 ms total
+    function body                       41.00 ms min     60.00 ms max    51.00 ms mean  153.00 ms total
+    output build                         0.00 µs min      7.00 ms max     2.67 ms mean    8.00 ms total
+    user functions                      40.00 ms min     60.00 ms max    50.00 ms mean  150.00 ms total
+    built-in                             0.00 µs min      2.00 ms max  1000.00 µs mean    3.00 ms total
+    stage 0 ReadRange                    0.00 µs min      3.00 ms max     1.67 ms mean    5.00 ms total   61 rows out
+    stage 1 MapBatches(f)               48.00 ms min     60.00 ms max    53.33 ms mean  160.00 ms total   61 rows out
+  after the last block                7.00 ms total
+  retries                             2 more attempts, 100.00 ms failed, 200.00 ms replayed, 1.50 s waiting
+  rows per block                              10 min           31 max          20 mean         61 total
+  bytes per block                           80 B min        248 B max       163 B mean      488 B total
+  rows per task                               30 min           31 max          30 mean         61 total
+  tasks per node (2 nodes)                     1 min            1 max           1 mean
+  rows                                61 out, 41/s, 370/s in one task
+
+Dataset
+  throughput                                41 rows/s
+  first task to last                           1.50 s"""
+
+
+def test_the_text_has_its_layout(hand_made: Any) -> None:
+    """One paragraph an operator, lines without a sample left out, times to two decimals (A23, M80, M81, M82)."""
+    text = render(summarise(hand_made[0]))
+    assert [line.split() for line in text.splitlines()] == [line.split() for line in LAYOUT.splitlines()]
+    widths = {len(line) for line in text.splitlines() if line.endswith("total")}
+    assert len(widths) <= 2
+
+
+def test_verbose_adds_steps_and_run_time(hand_made: Any) -> None:
+    """Each step, and where the driver's time went, in shares of it (A23, M83)."""
+    text = render(summarise(hand_made[0], driver_seconds=2.0), verbose=True)
+    assert re.search(r"3 MapBatches\(f\) body +40\.00 ms min", text)
+    assert re.search(r"1 ReadRange->MapBatches\(f\) +1\.50 s +75 %", text)
+    assert re.search(r"outside of the tasks +500\.00 ms +25 %", text)
+
+
+def test_a_summary_survives_json(hand_made: Any) -> None:
+    """To dicts and back without loss, whatever is null (M86)."""
+    summary = summarise(hand_made[0], driver_seconds=2.0)
+    assert DatasetSummary.from_json(json.loads(json.dumps(summary.to_json()))) == summary
+    with pytest.raises(TypeError, match="no summary"):
+        DatasetSummary.from_json({"operators": 3})
+
+
+def test_figures_are_found_by_label_stage_and_number(hand_made: Any) -> None:
+    """What is not there is told, with what is (M86)."""
+    summary = summarise(hand_made[0])
+    assert summary.operator(1) is summary.operator("ReadRange->MapBatches(f)")
+    for missing in (
+        lambda: summary.operator(2),
+        lambda: summary.operator(1).stage("g"),
+        lambda: summary.operator(1).step(9),
+    ):
+        with pytest.raises(NotInReportError, match="ReadRange"):
+            missing()
+
+
+def test_a_record_is_small_on_its_way(hand_made: Any) -> None:
+    """A block of ten steps takes at most 200 bytes (M77, D40)."""
+    record = hand_made[1][0]
+    record.blocks = [BlockTimes(1.7e9, 0.1, 0.1, 10**6, 10**8, 0.001, 1, [10**8] * 10)]
+    one = len(pack(record))
+    record.blocks = record.blocks * 2
+    assert len(pack(record)) - one <= 200
+    assert unpack(pack(record)) == record
+
+
+def test_there_is_nothing_to_tell_before_a_run() -> None:
+    """Empty text and no values, and asking runs nothing (M79)."""
+    seen = Seen()
+    data = ws.from_arrow(tables(2)).map_batches(seen)
+    assert (data.stats(), data.stats_summary(), data.report()) == ("", None, None)
+    assert seen.rows == []
+
+
+def test_rows_are_counted_between_operators_and_stages() -> None:
+    """Rows in are the parent's rows out, a source has none, each stage tells what it left (M82, M90, M100)."""
+    data = ws.range(10, blocks=2).filter(ws.col("id") >= 5).map_batches(Model).map(lambda row: row)
+    data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    first, second = summary.operators
+    assert (first.number, first.rows_in, first.rows_out) == (1, None, 5)
+    assert (second.number, second.rows_in, second.rows_out) == (2, 5, 5)
+    assert [stage.rows_out for stage in first.stages] == [10, 5, 5]
+    assert summary.rows == 5
+    assert "Operator 2 Map(<lambda>): 2 tasks" in data.stats()
+
+
+def test_a_materialised_parent_is_shown_once_and_numbered_on() -> None:
+    """The paragraphs of the parent come first, and the depth goes on from it (M79, M90)."""
+    made = ws.range(10, blocks=2).map_batches(f).materialize(engine="serial", progress=False)
+    child = made.map_batches(Seen("g"))
+    child.to_arrow(engine="serial")
+    summary = child.stats_summary()
+    assert summary is not None
+    assert [op.number for op in summary.operators] == [2]
+    assert re.findall(r"^Operator (\d) (\S+):", child.stats(), re.M) == [
+        ("1", "ReadRange->MapBatches(f)"),
+        ("2", "Materialized->MapBatches(g)"),
+    ]
+
+
+def test_the_report_is_logged_if_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """The text in the log is that of stats() (M92)."""
+    data = ws.range(2).options(log_stats=True)
+    with caplog.at_level(logging.INFO, "workspan.dataset"):
+        data.to_arrow(engine="serial")
+    assert data.stats() in [record.getMessage() for record in caplog.records]
+
+
+def test_bad_batches_may_be_left_out_and_are_counted() -> None:
+    """One bad batch of five: eight rows, one batch and two rows left out, the first error kept (KF-09)."""
+
+    def fail(batch: Any) -> Any:
+        if batch["x"][0] in bad:
+            raise ValueError(f"bad {batch['x'][0]}")
+        return batch
+
+    bad = {4}
+    data = ws.from_arrow(tables(2, 2, 2, 2, 2)).map_batches(fail, on_error="skip", max_errors=1)
+    assert data.to_arrow(engine="serial").num_rows == 8
+    summary = data.stats_summary()
+    assert summary is not None
+    stage = summary.operators[0].stage(1)
+    assert (stage.errored_calls, stage.errored_rows, stage.first_error) == (1, 2, "ValueError: bad 4")
+    assert "1 batches with 2 rows left out, the first: ValueError: bad 4" in data.stats()
+    bad.add(6)
+    with pytest.raises(DataError, match=r"MapBatches\(fail\): 2 batches failed, and max_errors=1.*bad 6"):
+        data.to_arrow(engine="serial")
+
+
+def test_percentiles_are_those_of_the_samples() -> None:
+    """Rank error below 1 % on many samples, least and greatest exact, nothing of nothing (M88)."""
+    from workspan.dataset.stats import Tally
+
+    samples = np.random.default_rng(1).permutation(20_000).astype(float)
+    tally = Tally()
+    for sample in samples:
+        tally.add(sample)
+    figure = tally.figure()
+    assert figure is not None
+    assert (figure.min, figure.max, figure.count) == (0, 19_999, 20_000)
+    for found, q in ((figure.p50, 0.5), (figure.p90, 0.9), (figure.p99, 0.99)):
+        assert found == pytest.approx(q * 20_000, abs=200)
+    assert Tally().figure() is None
+    assert Figure.of([]) is None
