@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -35,9 +36,14 @@ def double(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def both() -> dict[str, Any]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One pipeline on both engines: rows and summaries."""
     found: dict[str, Any] = {}
+    with contextlib.chdir(tmp_path_factory.mktemp("both")):  # made before the folder of a test is entered
+        return _both(found)
+
+
+def _both(found: dict[str, Any]) -> dict[str, Any]:
     for engine in ("serial", "processes"):
         data = ws.range(40, blocks=4).map_batches(double, batch_size=7).map(lambda row: {"z": row["y"] + 1})
         data = data.filter(ws.col("z") > 20)

@@ -143,7 +143,8 @@ print("lived", flush=True)
 def start(tmp_path: Path, home: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start a process that records."""
     script = tmp_path / "child.py"
-    script.write_text(CHILD)
+    if not script.exists():  # written again it could be read empty by a child that is starting
+        script.write_text(CHILD)
     environment = {
         **os.environ,
         "WORKSPAN_TIMING_DIRECTORY": str(home),
@@ -156,8 +157,8 @@ def start(tmp_path: Path, home: Path, *words: str) -> subprocess.Popen[bytes]:
 def test_concurrent_processes_lose_nothing(tmp_path: Path, recorder: ProgressRecorder, home: Path) -> None:
     """8 processes x 50 measurements, two of them killed, leave all 400 in the store (E68, R58, KF-67)."""
     children = [start(tmp_path, home, f"p{i}", "50", "kill" if i < 2 else "end") for i in range(8)]
-    # By what they say, not by how they ended: an exit status is lost when anybody in this process waits for all.
     assert [child.communicate()[0] for child in children] == [b""] * 2 + [b"lived\n"] * 6
+    assert [child.returncode for child in children] == [-signal.SIGKILL] * 2 + [0] * 6
     history = recorder._loaded()
     assert {key.step_name: kept.count for key, kept in history.items()} == {f"p{i}": 50 for i in range(8)}
     for document in documents(home):

@@ -444,8 +444,10 @@ class Meter:
 
         ``None``: another one is under way, a file is not what it was, or this is a forked child.
         """
+        if self._pid != os.getpid():  # before the lock: a thread that is not here may have held it at the fork
+            return None
         with self._lock:
-            if self._watches or self._pid != os.getpid():
+            if self._watches:
                 return None
             taken = self.begin()
             if taken is None:
