@@ -177,7 +177,7 @@ def beside_dask(job: Job, rounds: int) -> list[Row]:
     """Compare whole calls on two processes."""
     rows: list[Row] = []
     for way in ("bag", "delayed"):
-        two = lambda: job.ours(max_workers=2)  # noqa: E731
+        two = partial(job.ours, max_workers=2)
         pair(rows, f"2 workers, whole call, {way}", two, lambda way=way: job.dask(way), rounds=rounds, target=1.0)
     return rows
 

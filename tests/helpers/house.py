@@ -30,7 +30,7 @@ ROOMS = (
     "cli",
 )
 #: Plain modules beside the rooms, open to all of them.
-SHARED = ("errors", "config")
+SHARED = ("errors", "arguments", "config")
 LONGEST_FILE = 500
 MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:home|root|Users|work|opt|mnt)/[\w.]+")
 

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from workspan.arguments import at_least
 from workspan.dataset.blocks import concat
 from workspan.errors import ConfigurationError, UsageTypeError
 
@@ -142,10 +143,7 @@ class Shape:
         """Return the shape that these ask for; if both do, rows win."""
         for name, value in (("block_rows", block_rows), ("block_bytes", block_bytes)):
             if value is not None:
-                if isinstance(value, bool) or not hasattr(value, "__index__"):
-                    raise UsageTypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
-                if value < 1:
-                    raise ConfigurationError(f"{name}={value} is too small: use 1 or more")
+                at_least(name, value, 1)
         if block_rows is not None:
             return cls("rows", int(block_rows))
         return cls() if block_bytes is None else cls("bytes", int(block_bytes))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from workspan.arguments import at_least
 from workspan.dataset import sinks
 from workspan.dataset.batching import checked_size, row_chunks
 from workspan.dataset.blocks import certain, concat, first_rows, is_guess, rows_of
@@ -20,7 +21,7 @@ from workspan.dataset.run import DatasetRun
 from workspan.dataset.sources import Source, is_local, resolve
 from workspan.dataset.stream import Iteration, Stream
 from workspan.dataset.transform import CHUNK_ROWS
-from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -156,11 +157,7 @@ class Dataset:
 
     def limit(self, rows: int) -> Dataset:
         """Keep at most so many rows, from the first on; tasks that are not needed for them do not run."""
-        if isinstance(rows, bool) or not hasattr(rows, "__index__"):
-            raise UsageTypeError(f"limit({rows!r}): a {type(rows).__name__} is no number of rows")
-        if rows < 0:
-            raise ConfigurationError(f"limit({rows}): the number of rows is not below 0")
-        return self._with(Limit(int(rows)))
+        return self._with(Limit(at_least("limit: rows", rows, 0)))
 
     def options(self, **options: Any) -> Dataset:
         """Set how the dataset as a whole is run: the fields of :class:`workspan.dataset.plan.Options`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from workspan.arguments import at_least
 from workspan.dataset.execute import RunOptions
 from workspan.dataset.functions import UserFunction
 from workspan.dataset.ops import Compute
@@ -73,11 +74,8 @@ def run_options(given: Mapping[str, Any], **defaults: Any) -> RunOptions:
             known = ", ".join(f"{known}=" for known in RunOptions.__slots__)
             raise UsageTypeError(f"{name}= is not known here: how a dataset is executed is told by {known}")
     options = RunOptions(**{**defaults, **given})
-    most = options.max_workers
-    if most is not None and (isinstance(most, bool) or not hasattr(most, "__index__")):
-        raise UsageTypeError(f"max_workers={most!r} is a {type(most).__name__}: pass an integer")
-    if most is not None and most < 1:
-        raise ConfigurationError(f"max_workers={most} is too small: use 1 or more")
+    if options.max_workers is not None:
+        at_least("max_workers", options.max_workers, 1)
     return options
 
 
@@ -108,17 +106,13 @@ def compute_of(given: dict[str, Any], operator: str) -> Compute:
         raise UsageTypeError(
             f"{operator}({next(iter(given))}=...) is not known; besides its own arguments it has {known}"
         )
-    for name, value, least in (("concurrency", concurrency, 1), ("retries", retries, 0)):
-        if value is None and name == "concurrency":
-            continue
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise UsageTypeError(f"{operator}({name}={value!r}): a {type(value).__name__} is no whole number")
-        if value < least:
-            raise ConfigurationError(f"{operator}({name}={value}): use {least} or more")
+    if concurrency is not None:
+        at_least(f"{operator}: concurrency", concurrency, 1)
+    retries = at_least(f"{operator}: retries", retries, 0)
     if timing not in (None, "phases", "stages"):
         raise ConfigurationError(f"{operator}(timing={timing!r}): it is 'phases' or 'stages'")
     patterns = retry_on if isinstance(retry_on, bool) else tuple([retry_on] if isinstance(retry_on, str) else retry_on)
-    return Compute(concurrency, tuple(sorted(dict(requires).items())), int(retries), patterns, timing)
+    return Compute(concurrency, tuple(sorted(dict(requires).items())), retries, patterns, timing)
 
 
 def check_format(batch_format: Any) -> None:

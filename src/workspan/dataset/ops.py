@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,15 +47,15 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(ABC):
     """One logical operator."""
 
     compute: Compute = field(default_factory=Compute, kw_only=True)
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """What it is called in plans and reports."""
-        raise NotImplementedError
 
     @property
     def function(self) -> UserFunction | None:

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
+from workspan.arguments import at_least
 from workspan.dataset.batching import BATCH_BYTES, Shape
 from workspan.dataset.ops import Limit, MapBatches, Read
 from workspan.dataset.transform import TaskState, stage_steps
@@ -71,10 +72,7 @@ class Options:
         if made.timing not in get_args(Timing):
             raise ConfigurationError(f"timing={made.timing!r}: it is one of auto, phases, stages, total, off")
         for name, value, least in (("batch_bytes", made.batch_bytes, 1), ("max_map_retries", made.max_map_retries, 0)):
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise UsageTypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
-            if value < least:
-                raise ConfigurationError(f"{name}={value} is too small: use {least} or more")
+            at_least(name, value, least)
         patterns: Any = made.retried_map_errors
         if not isinstance(patterns, bool):
             listed = (patterns,) if isinstance(patterns, str) else tuple(patterns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from workspan.arguments import at_least
 from workspan.dataset.blocks import first_rows, from_frame, from_numpy, table_of_rows
 from workspan.errors import ConfigurationError, DataError, MissingExtraError, UsageTypeError
 
@@ -23,7 +25,7 @@ DEFAULT_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(ABC):
     """A part of a source: what one read yields as one or several blocks."""
 
     label: str
@@ -31,9 +33,9 @@ class Piece:
     rows: int | None = None
     """How many rows it has; ``None``: that is not known before it was read."""
 
+    @abstractmethod
     def read(self) -> Iterator[pa.Table]:
         """Read it, block by block."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +136,14 @@ def blocks_of(rows: int, blocks: Any, name: str) -> list[tuple[int, int]]:
     """Return the bounds of *rows* rows in *blocks* nearly equal parts; ``None``: as many as are sensible."""
     if blocks is None:
         blocks = max(1, -(-rows // DEFAULT_ROWS))
-    elif isinstance(blocks, bool) or not hasattr(blocks, "__index__"):
-        raise UsageTypeError(f"{name}: blocks={blocks!r} is a {type(blocks).__name__}: pass an integer")
-    elif blocks < 1:
-        raise ConfigurationError(f"{name}: blocks={blocks} is too small: use 1 or more")
-    count = max(1, min(int(blocks), rows))
+    count = max(1, min(at_least(f"{name}: blocks", blocks, 1), rows))
     edges = [rows * number // count for number in range(count + 1)]
     return list(pairwise(edges))
 
 
 def range_source(n: int, blocks: int | None) -> Source:
     """Return the numbers from 0 to *n* - 1."""
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
-        raise UsageTypeError(f"range({n!r}): the number of rows is an integer, not a {type(n).__name__}")
-    if n < 0:
-        raise ConfigurationError(f"range({n}): the number of rows is not below 0")
-    bounds = blocks_of(int(n), blocks, "range")
+    bounds = blocks_of(at_least("range: n", n, 0), blocks, "range")
     return Source("ReadRange", tuple(RangePiece(f"rows {b:,} to {e:,}", e - b, b, e) for b, e in bounds))
 
 

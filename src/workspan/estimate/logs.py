@@ -60,11 +60,11 @@ def range_text(low: float | None, high: float | None) -> str:
 def state_of(activation: Activation, event: str) -> dict[str, Any]:
     """Return everything that is told of an activation: the extras of a record, and what viewers get."""
     estimate = activation.estimate
-    dt_rem = 0.0
+    dt_rem: float | None = 0.0
     if event == "failed":
-        dt_rem = None  # type: ignore[assignment]
+        dt_rem = None
     elif event not in ("complete", "overdue"):
-        dt_rem = None if activation.ended else activation.remaining  # type: ignore[assignment]
+        dt_rem = None if activation.ended else activation.remaining
     parent = activation.parent
     return {
         "key": activation.key,

@@ -53,7 +53,7 @@ def _function(function: Any, declaration: Declaration) -> Any:
 def _coroutine(function: Any, declaration: Declaration) -> Any:
     @functools.wraps(function)
     async def timed(*args: Any, **kwargs: Any) -> Any:
-        recorder = recorders._default or recorders.default_recorder()
+        recorder = recorders.default_recorder()
         if not recorder.enabled:
             return await function(*args, **kwargs)
         activation = recorder.begin(declaration, args, kwargs)
@@ -72,7 +72,7 @@ def _generator(function: Any, declaration: Declaration) -> Any:
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
         inner = function(*args, **kwargs)
-        recorder = recorders._default or recorders.default_recorder()
+        recorder = recorders.default_recorder()
         if not recorder.enabled:
             return (yield from inner)
         activation = recorder.begin(declaration, args, kwargs)
@@ -112,7 +112,7 @@ def _async_generator(function: Any, declaration: Declaration) -> Any:
     @functools.wraps(function)
     async def timed(*args: Any, **kwargs: Any) -> Any:
         inner = function(*args, **kwargs)
-        recorder = recorders._default or recorders.default_recorder()
+        recorder = recorders.default_recorder()
         activation = recorder.begin(declaration, args, kwargs) if recorder.enabled else None
         sent: Any = None
         thrown: BaseException | None = None

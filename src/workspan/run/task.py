@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan import config
+from workspan.arguments import at_least
 from workspan.errors import (
     BlockNotFoundError,
     ConfigurationError,
@@ -148,9 +149,9 @@ class Task:
         )
         max_workers = _either("max_workers", max_workers, "num_workers", num_workers)
         tracking_path = _either("tracking_path", tracking_path, "done_marker_path", done_marker_path)
-        self.max_workers = _at_least("max_workers", 1 if max_workers is None else max_workers, 1)
-        self.max_retries = _at_least("max_retries", max_retries, 0)
-        self.max_worker_restarts = _at_least("max_worker_restarts", max_worker_restarts, 0)
+        self.max_workers = at_least("max_workers", 1 if max_workers is None else max_workers, 1)
+        self.max_retries = at_least("max_retries", max_retries, 0)
+        self.max_worker_restarts = at_least("max_worker_restarts", max_worker_restarts, 0)
         self.timeout = timeout
         self.timeout_secs = _timeout_seconds(timeout)
         self.tracking_path = _checked_tracking(tracking_path)
@@ -455,14 +456,6 @@ def _deprecated(old: str, new: str) -> None:
         DeprecationWarning,
         stacklevel=4 if old != "upstream_tasks" else 3,
     )
-
-
-def _at_least(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise UsageTypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer")
-    if value < least:
-        raise ConfigurationError(f"{name}={value} is too small: use {least} or more")
-    return int(value)
 
 
 def check_amounts(name: str, amounts: Any) -> None:
