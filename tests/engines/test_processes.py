@@ -153,11 +153,16 @@ class TestDeath:
 
         run = make_run(Processes(), fails)
         run.start()
-        for index in range(n):
-            run.engine.send(0, index)
         child = run.engine._children[0]
+        run.engine.send(0, 0)
         child.line.flush()
-        wait_until(lambda: arrived(child.line.incoming) > 4000 * n, "the results have arrived")
+        wait_until(lambda: arrived(child.line.incoming) > 0, "the first result has arrived")
+        size = arrived(child.line.incoming)
+        assert size > 4000
+        for index in range(1, n):
+            run.engine.send(0, index)
+        child.line.flush()
+        wait_until(lambda: arrived(child.line.incoming) == n * size, "all results have arrived")
         os.kill(child.pid, signal.SIGKILL)
         wait_until(lambda: is_gone(child.pid), "the worker is dead")
         end = run.ended()
