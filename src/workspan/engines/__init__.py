@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workspan.engines.base import Engine, Job, WorkerTask
+    from workspan.engines.dask import Dask
     from workspan.engines.processes import Processes
     from workspan.engines.serial import Serial
 
-__all__ = ["Engine", "Job", "Processes", "Serial", "WorkerTask"]
+__all__ = ["Dask", "Engine", "Job", "Processes", "Serial", "WorkerTask"]
 
-_HOME = {"Engine": "base", "Job": "base", "WorkerTask": "base", "Processes": "processes", "Serial": "serial"}
+_HOME = {
+    "Dask": "dask",
+    "Engine": "base",
+    "Job": "base",
+    "Processes": "processes",
+    "Serial": "serial",
+    "WorkerTask": "base",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -28,8 +28,8 @@ when the thread that started it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -62,6 +62,10 @@ class WorkerTask:
     """Measure every block."""
     timeout: float | None = None
     """Deadline of one block, in seconds, for engines whose workers watch themselves; the others ignore it."""
+    max_workers: int = 1
+    """Most workers that it has at a time."""
+    requires: Mapping[str, int] = field(default_factory=dict)
+    """What one worker needs, by name, for engines that place workers by it; the others ignore it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,8 @@ class Session:
                     takes_context=task.process_function is not None and takes_context(task.process_function),
                     resource_tracking=book.tracked,
                     timeout=task.timeout_secs,
+                    max_workers=task.max_workers,
+                    requires=task.requires,
                 )
                 for task, book in zip(self.tasks, self.record.books, strict=True)
             ),
@@ -218,7 +220,13 @@ class Session:
             Limits of what live workers may require together.
         """
         one_at_a_time = not engine.has_workers
-        dispatcher = Dispatcher(self.ledger, self.record, resources=resources, one_at_a_time=one_at_a_time)
+        dispatcher = Dispatcher(
+            self.ledger,
+            self.record,
+            resources=resources,
+            one_at_a_time=one_at_a_time,
+            wire_seconds=getattr(engine, "wire_seconds", 0.0),
+        )
         late: list[BaseException] = []
         with Interrupts(engine.wake) as interrupts:
             engine.open(self.job())

@@ -50,11 +50,11 @@ TICK_SECONDS = 0.5
 AHEAD_SECONDS = 0.001
 """Grants run ahead of a worker by about this much work: enough to hide the wire, too little to hoard."""
 
-MOST_AHEAD = 8
-"""Most blocks that one worker holds."""
-
 HOARD_SECONDS = 0.005
 """How long a block may run before those behind it are taken back from its worker: far more than was expected of it."""
+
+HOARD_WIRES = 50
+"""The same as ``HOARD_SECONDS`` in times of a slow wire."""
 
 
 _ENDS = (Ended, Dropped)
@@ -74,6 +74,8 @@ class Dispatcher:
     one_at_a_time
         The engine runs the blocks of all workers one after another, and cannot end one that runs: there are no
         deadlines, and a block begins when the one before it, whoever's, has returned.
+    wire_seconds
+        How long a worker far away waits for a block that it asks for, in seconds: grants run ahead by more.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class Dispatcher:
         *,
         resources: Mapping[str, int] | None = None,
         one_at_a_time: bool = False,
+        wire_seconds: float = 0.0,
     ) -> None:
         self.ledger = ledger
         self.recorder = recorder
@@ -104,6 +107,8 @@ class Dispatcher:
         self._stopping = False
         self._one_at_a_time = one_at_a_time
         self._last_return = -inf
+        self._wire_seconds = wire_seconds
+        self._hoard_seconds = max(HOARD_SECONDS, HOARD_WIRES * wire_seconds)
         check_resources(ledger.pipeline, resources)
 
     # -- what the loop calls ---------------------------------------------------------------------------------------
@@ -222,7 +227,7 @@ class Dispatcher:
                 self.ledger.complete(task, index)
         else:
             self._failed(slot, index, began, at, "error", event.error or "the block failed without a reason")
-        self._learn(entry, at - began)
+        entry.learn(at - began, AHEAD_SECONDS, self._wire_seconds)
         return self._settle(now, asking=slot)
 
     def _joined(self, event: Joined, now: float) -> list[Decision]:
@@ -275,6 +280,8 @@ class Dispatcher:
         attempted = self._lose(slot, f"worker {slot.worker}: {event.reason}", at, event.unstarted)
         clean = event.clean and not attempted
         text = event.reason if not event.stderr_tail else f"{event.reason}\n{event.stderr_tail}"
+        if event.withdrawn and clean:
+            self._tasks[slot.task].starts -= 1
         if not slot.retired:
             if self._stopping and not clean:
                 self.recorder.worker_ended(slot.worker, at, "interrupted", text)
@@ -293,7 +300,7 @@ class Dispatcher:
         self._next_review = inf
         for slot in self.slots.values():
             if len(slot.held) > 1:
-                due = slot.began_at + HOARD_SECONDS
+                due = slot.began_at + self._hoard_seconds
                 if due <= now:
                     out.append(TakeBack(slot.worker))
                 else:
@@ -408,7 +415,7 @@ class Dispatcher:
         if slot.held:
             self._unpark(slot, entry)
             if len(slot.held) > 1 and self._next_review == inf and not self._one_at_a_time:
-                self._next_review = slot.began_at + HOARD_SECONDS
+                self._next_review = slot.began_at + self._hoard_seconds
         elif not slot.parked:
             slot.parked = True
             entry.parked.append(slot)
@@ -419,13 +426,6 @@ class Dispatcher:
         if slot.deadline < self._next_deadline:
             self._next_deadline = slot.deadline
         self.recorder.block_sent(slot.task, slot.held[0], slot.worker, now, idle_seconds)
-
-    @staticmethod
-    def _learn(entry: TaskSlots, seconds: float) -> None:
-        """Keep a running mean of the time a block and set from it how far grants may run ahead."""
-        mean = seconds if entry.mean_seconds is None else entry.mean_seconds + 0.2 * (seconds - entry.mean_seconds)
-        entry.mean_seconds = mean
-        entry.ahead = 1 if mean > AHEAD_SECONDS else min(MOST_AHEAD, 1 + int(AHEAD_SECONDS / max(mean, 1e-6)))
 
     def _balance(self, now: float, out: list[Decision]) -> None:
         """Start workers until no task is eligible, always for the task with the fewest: so they share round by round.

@@ -67,6 +67,9 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """The last lines that it wrote to its error stream."""
     unstarted: tuple[int, ...] = ()
     """Blocks that it was sent and never began: no attempts."""
+    withdrawn: bool = False
+    """Its place was taken away in good order (a cluster shrinks, or gives the place to another task): the start that
+    replaces it is not counted against the task."""
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True, gc=False):

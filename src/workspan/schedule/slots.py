@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workspan.schedule.ledger import TaskBlocks
 
+MOST_AHEAD = 8
+"""Most blocks that one worker holds."""
+
+WIRE_SHARE = 0.02
+"""Part of a block's time from which on it matters how long a message of a slow wire takes."""
+
 
 @dataclass(slots=True)
 class Slot:
@@ -58,3 +64,24 @@ class TaskSlots:
         """How many workers may still be started."""
         spec = self.blocks.spec
         return spec.max_workers + spec.max_worker_restarts - self.starts
+
+    def learn(self, seconds: float, ahead_seconds: float, wire_seconds: float) -> None:
+        """Keep a running mean of the time a block, and set from it how far grants may run ahead.
+
+        Parameters
+        ----------
+        seconds
+            What the last block took.
+        ahead_seconds
+            How much work grants run ahead by, where blocks take no longer.
+        wire_seconds
+            How long a message takes, where that is worth hiding behind longer blocks too.
+        """
+        mean = seconds if self.mean_seconds is None else self.mean_seconds + 0.2 * (seconds - self.mean_seconds)
+        self.mean_seconds = mean
+        if mean <= ahead_seconds:
+            self.ahead = min(MOST_AHEAD, 1 + int((ahead_seconds + wire_seconds) / max(mean, 1e-6)))
+        elif wire_seconds > WIRE_SHARE * mean:
+            self.ahead = min(MOST_AHEAD, 2 + int(wire_seconds / mean))
+        else:
+            self.ahead = 1
