@@ -27,6 +27,7 @@ import asyncio
 import logging
 import os
 import queue
+import secrets
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -386,6 +387,8 @@ class Dask:
             if isinstance(report, Placed):
                 self._empty_since = inf
                 self._note_logs(report)
+                if self._link is not None:
+                    self._link.note(report)
         for event in events:
             if isinstance(event, Ended):
                 self._forget(event.worker)
@@ -465,12 +468,15 @@ class _Link:
         from distributed import Client
 
         self.where = address
-        self.answers = f"workspan-{run_id}"
+        self.answers = f"workspan-{run_id}-{secrets.token_hex(4)}"
         self._inbox = inbox
         self._is_over = False
         self._futures: dict[int, Any] = {}
+        self._watchers: dict[int, asyncio.Future[None]] = {}
         self._placed: dict[int, Placed] = {}
         self._boxes: dict[str, _Outbox] = {}
+        self._removed: set[str] = set()
+        """Addresses of Dask workers that are gone; none is used again."""
         try:
             self._client = Client(
                 address,
@@ -500,6 +506,10 @@ class _Link:
     def tell(self, placed: Placed, command: Command) -> None:
         """Send *command* to a host."""
         self._loop.call_soon_threadsafe(self._post, _queue_name(self.answers, placed.worker, placed.token), command)
+
+    def note(self, placed: Placed) -> None:
+        """Take notice of where a host is, and see whether that place is gone already."""
+        self._loop.call_soon_threadsafe(self._note, placed)
 
     def forget(self, worker: int) -> None:
         """Let Dask forget the task of a worker that has ended; if it runs or waits it is cancelled."""
@@ -561,7 +571,7 @@ class _Link:
             future = self._client.submit(
                 be_worker,
                 start,
-                key=f"workspan-worker-{start['run_id']}-{worker}",
+                key=f"workspan-worker-{self.answers}-{worker}",
                 pure=False,
                 retries=0,
                 resources=requires or None,
@@ -571,25 +581,27 @@ class _Link:
             self._lose(worker, None, f"could not be started: {type(error).__name__}: {error}")
             return
         self._futures[worker] = future
-        future.add_done_callback(partial(self._done, worker))
+        self._watchers[worker] = asyncio.ensure_future(self._watch(worker, future))
 
-    def _done(self, worker: int, future: Any) -> None:
-        """Deal with the end of a task; called in some thread."""
-        status = future.status
-        if status == "finished":
+    async def _watch(self, worker: int, future: Any) -> None:
+        """Wait for the end of a task of Dask, and report it unless its host has done so before."""
+        try:
+            await future
             reason = "its task on the cluster ended without a word"
-        elif status == "error":
-            reason = _reason_of(future)
-        else:
-            reason = f"its task on the cluster was {status}"
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
-            self._loop.call_soon_threadsafe(self._lose, worker, None, reason)
+        except asyncio.CancelledError:
+            if worker not in self._futures:
+                raise  # this watch was cancelled, not the task
+            reason = "its task on the cluster was cancelled"
+        except Exception as error:
+            reason = _reason_of(error)
+        self._lose(worker, None, reason)
 
     def _take_event(self, event: tuple[float, Any]) -> None:
         message = event[1]
         if not isinstance(message, dict) or self._is_over:
             return
         if message.get("action") == "remove-worker":
+            self._removed.add(str(message.get("worker")))
             for placed in self._hosts_at(message.get("worker")):
                 reason = f"its Dask worker {placed.place} was lost: killed, or its machine is gone"
                 if message.get("expected"):
@@ -598,6 +610,13 @@ class _Link:
                     self._loop.call_later(LEAVE_SECONDS, self._lose, placed.worker, placed.token, reason)
                 else:
                     self._lose(placed.worker, placed.token, reason)
+
+    def _note(self, placed: Placed) -> None:
+        if placed.worker not in self._futures:
+            return
+        self._placed[placed.worker] = placed
+        if placed.place in self._removed:
+            self._lose(placed.worker, placed.token, f"its Dask worker {placed.place} was lost")
 
     def _hosts_at(self, place: Any) -> list[Placed]:
         return [placed for placed in self._placed.values() if placed.place == place]
@@ -617,8 +636,10 @@ class _Link:
         return box
 
     def _forget(self, worker: int) -> None:
+        self._placed.pop(worker, None)
         future = self._futures.pop(worker, None)
         if future is not None:
+            self._watchers.pop(worker).cancel()
             future.release()
         for name in [name for name in self._boxes if name.startswith(_queue_name(self.answers, worker, ""))]:
             self._boxes.pop(name).close_soon()
@@ -788,14 +809,11 @@ def _address_of(client_or_cluster: Any) -> str:
     return address
 
 
-def _reason_of(future: Any) -> str:
+def _reason_of(error: Exception) -> str:
     """Say why a task of Dask failed."""
-    from distributed import KilledWorker
-
-    error = future._state.exception if hasattr(future, "_state") else None
-    if isinstance(error, KilledWorker):
+    if type(error).__name__ == "KilledWorker":
         return f"its Dask worker was lost several times before it had begun: {error}"
-    if isinstance(error, ImportError) and "workspan" in str(error):
+    if isinstance(error, (ImportError, AttributeError)) and "workspan" in str(error):
         return f"could not start: workspan is not installed, or not in this version, on the Dask workers: {error}"
     return f"could not start: {type(error).__name__}: {error}"
 

@@ -1,0 +1,67 @@
+"""A real Dask cluster of processes of their own: a scheduler, and Dask workers that tests add, kill and retire."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 30.0
+
+
+class DaskCluster:
+    """A scheduler and its workers, each a process group of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / "scheduler.json"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._spawn("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-show", "--no-dashboard",
+                                     "--scheduler-file", str(self._file))
+        _wait(lambda: self._file.exists() and self._file.read_text().endswith("}"), "the scheduler is up")
+        self.address: str = json.loads(self._file.read_text())["address"]
+
+    def add_worker(self, *options: str, threads: int = 1, nanny: bool = False) -> subprocess.Popen[bytes]:
+        """Start a Dask worker; it joins a little later."""
+        name = f"w{len(self._processes)}"
+        return self._spawn(
+            "dask_worker", self.address, "--name", name, "--nthreads", str(threads), "--no-dashboard", "--death-timeout", "20",
+            "--local-directory", str(self._folder), "--nanny" if nanny else "--no-nanny", *options,
+        )  # fmt: skip
+
+    def _spawn(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
+        number = len(self._processes)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        env["PYTHONWARNINGS"] = "ignore"
+        with (self._folder / f"{number}-{module}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"distributed.cli.{module}", *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=env, cwd=self._folder,
+            )  # fmt: skip
+        self._processes.append(process)
+        return process
+
+    def log(self) -> str:
+        """Return what all of them wrote."""
+        return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
+
+    def close(self) -> None:
+        """Kill all."""
+        for process in reversed(self._processes):
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+
+def _wait(condition, what):  # type: ignore[no-untyped-def]
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"not so after {SECONDS} s: {what}"
+        time.sleep(0.01)
