@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from helpers.engine_kit import Gate, Run, line
 from helpers.dask_kit import DaskCluster
+from helpers.engine_kit import Gate, Run, line
 from workspan.engines import Dask, Engine, Job, Processes, Serial, WorkerTask
 from workspan.grid import Layout
 

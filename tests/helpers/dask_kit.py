@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 SECONDS = 30.0
@@ -21,22 +22,29 @@ class DaskCluster:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.scheduler = self._spawn("dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-show", "--no-dashboard",
-                                     "--scheduler-file", str(self._file))
+        self.scheduler = self._spawn(
+            "dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-show",
+            "--no-dashboard",
+            "--scheduler-file",
+            str(self._file),
+        )
         _wait(lambda: self._file.exists() and self._file.read_text().endswith("}"), "the scheduler is up")
         self.address: str = json.loads(self._file.read_text())["address"]
 
     def add_worker(self, *options: str, threads: int = 1, nanny: bool = False) -> subprocess.Popen[bytes]:
         """Start a Dask worker; it joins a little later."""
-        name = f"w{len(self._processes)}"
-        return self._spawn(
-            "dask_worker", self.address, "--name", name, "--nthreads", str(threads), "--no-dashboard", "--death-timeout", "20",
-            "--local-directory", str(self._folder), "--nanny" if nanny else "--no-nanny", *options,
-        )  # fmt: skip
+        options = ("--nthreads", str(threads), "--nanny" if nanny else "--no-nanny", *options)
+        fixed = ("--no-dashboard", "--death-timeout", "20", "--local-directory", str(self._folder))
+        return self._spawn("dask_worker", self.address, "--name", f"w{len(self._processes)}", *fixed, *options)
 
     def _spawn(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         number = len(self._processes)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)}
         env["PYTHONWARNINGS"] = "ignore"
         with (self._folder / f"{number}-{module}.log").open("wb") as log:
             process = subprocess.Popen(
@@ -53,10 +61,8 @@ class DaskCluster:
     def close(self) -> None:
         """Kill all."""
         for process in reversed(self._processes):
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             process.wait()
 
 

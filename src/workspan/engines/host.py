@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -24,21 +24,27 @@ from workspan.engines import wire
 from workspan.engines.base import Job, WorkerTask
 from workspan.engines.payload import load_layout
 from workspan.engines.processes import Processes
-from workspan.engines.remote import Ending, Found, Kill, Placed, Recall, check_match, pack_reports, unpack_commands
+from workspan.engines.remote import (
+    Ending,
+    Found,
+    Placed,
+    Recall,
+    check_match,
+    pack_reports,
+    token_file,
+    unpack_commands,
+)
 from workspan.measure import notes
 from workspan.schedule.events import Ended, TakenBack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from workspan.engines.remote import Command, Report
     from workspan.schedule.events import Event
 
 CHECK_SECONDS = 0.25
 """How often a host looks whether its place is still its own."""
-
-TOKEN_NAME = ".workspan-run-{run_id}"
-"""File that a driver leaves in its log folder, by which a host sees whether that folder is shared."""
 
 _found = threading.local()
 
@@ -106,18 +112,20 @@ class Host:
         self._report(
             [Placed(self._worker, self.token, self._place, socket.gethostname(), os.getpid(), log_dir is not None)]
         )
-        with _notes_kept() as found, self._engine as engine:
+        with _kept_notes() as found, self._engine as engine:
             engine.open_with(self._start, log_dir)
             engine.start_worker(self._worker, 0)
-            while not self._ended:
+            while True:
                 look_at = monotonic() + CHECK_SECONDS
-                while not self._ended and monotonic() < look_at:
+                while monotonic() < look_at:
                     while self._commands:
                         for command in unpack_commands(self._commands.popleft()):
                             self._obey(command)
                     if self._gone:
                         return
                     self._tell(engine.poll(max(0.0, look_at - monotonic())), found)
+                    if self._ended:
+                        return
                 self._look_after_place()
 
     def _obey(self, command: Command) -> None:
@@ -132,7 +140,7 @@ class Host:
             engine.stop_worker(worker)
         elif isinstance(command, Recall):
             engine.take_back(worker)
-        elif isinstance(command, Kill) and command.seconds > 0:
+        elif command.seconds > 0:
             engine.kill_worker(worker)
         else:
             engine.kill_at_once(worker)
@@ -184,7 +192,7 @@ class Host:
         if self._start["log_dir"] is None:
             return None
         folder = Path(self._start["log_dir"])
-        return folder if (folder / TOKEN_NAME.format(run_id=self._start["run_id"])).exists() else None
+        return folder if token_file(folder, self._start["run_id"]).exists() else None
 
 
 class _Own(Processes):
@@ -219,19 +227,18 @@ class _Own(Processes):
             child.kill()
 
 
-class _notes_kept:  # noqa: N801  # used as a context manager only
+@contextmanager
+def _kept_notes() -> Iterator[list[notes.Note]]:
     """Collect what this thread's worker measured of steps, to be sent to the driver."""
-
-    def __enter__(self) -> list[notes.Note]:
-        global _elsewhere
-        if notes.home is not _route:
-            _elsewhere, notes.home = notes.home, _route
-        _found.notes = found = []
-        return found
-
-    def __exit__(self, *exc_info: object) -> None:
-        with suppress(AttributeError):
-            del _found.notes
+    global _elsewhere
+    if notes.home is not _route:
+        _elsewhere, notes.home = notes.home, _route
+    found: list[notes.Note] = []
+    _found.notes = found
+    try:
+        yield found
+    finally:
+        del _found.notes
 
 
 _elsewhere: Callable[[Sequence[notes.Note]], None] | None = None

@@ -1,11 +1,11 @@
 """What engines on other people's clusters share: what is sent to a worker there, what comes back, who holds what.
 
-Such an engine (Dask, Ray) brings one :class:`~workspan.engines.host.Host` to a place of the cluster for each worker, and
-carries bytes between it and the :class:`Roster` in the driver, in order, over the cluster's own transport:
+Such an engine (Dask, Ray) brings one :class:`~workspan.engines.host.Host` to a place of the cluster for each worker,
+and carries bytes between it and the :class:`Roster` in the driver, in order, over the cluster's own transport:
 
 - :func:`start_values` is the host's argument, as builtin values; the function is in it, packed once for all workers;
-- :class:`Commands <Command>` go to the host, :class:`Reports <Report>` come back, each a list packed to bytes by
-  :func:`pack_commands` and :func:`pack_reports`. They are data only: nothing that comes back is ever unpickled;
+- commands go to the host and reports come back, lists of them packed to bytes by :func:`pack_commands` and
+  :func:`pack_reports`. They are data only: nothing that comes back is ever unpickled;
 - whatever the cluster says of a place (it is lost, it never came to be) the engine gives the roster as a :class:`Lost`,
   behind all reports that came before.
 
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from workspan import __version__
 from workspan.engines import wire
 from workspan.engines.payload import driver_settings, pack_function, task_settings
 from workspan.errors import EngineError
@@ -32,11 +31,15 @@ from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from workspan.engines.base import Job
     from workspan.schedule.events import Event
 
 __all__ = ["Command", "Kill", "Lost", "Placed", "Recall", "Report", "Roster", "Seat", "start_values"]
+
+VERSION: str = sys.modules[__name__.partition(".")[0]].__version__
+"""Of this package, which is loaded already: its face is not for the inner rooms to import."""
 
 _PLAIN: dict[str, Any] = {"array_like": True, "forbid_unknown_fields": True, "frozen": True}
 
@@ -157,7 +160,7 @@ def start_values(job: Job, *, kill_seconds: float, start_seconds: float) -> list
     shared = driver_settings()
     return [
         {
-            "version": __version__,
+            "version": VERSION,
             "python": list(sys.version_info[:2]),
             "run_id": job.run_id,
             "settings": {**shared, **task_settings(task)},
@@ -170,6 +173,11 @@ def start_values(job: Job, *, kill_seconds: float, start_seconds: float) -> list
     ]
 
 
+def token_file(log_dir: Path, run_id: str) -> Path:
+    """Return the file that a driver leaves in its log folder, by which a host sees whether that folder is shared."""
+    return log_dir / f".workspan-run-{run_id}"
+
+
 def check_match(start: dict[str, Any]) -> None:
     """Refuse to work for a driver of another version, on a cluster's worker.
 
@@ -178,9 +186,9 @@ def check_match(start: dict[str, Any]) -> None:
     EngineError
         Workspan or Python differ from the driver's.
     """
-    if start["version"] != __version__:
+    if start["version"] != VERSION:
         raise EngineError(
-            f"workspan {__version__} is installed there, the driver has {start['version']}: install the same version "
+            f"workspan {VERSION} is installed there, the driver has {start['version']}: install the same version "
             "on both sides"
         )
     if list(sys.version_info[:2]) != list(start["python"]):

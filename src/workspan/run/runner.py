@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ENGINES = ("processes", "serial")
-
 
 def run_blockwise(
     pipeline: Pipeline | Task | list[Task] | tuple[Task, ...],
@@ -73,7 +71,8 @@ def run_blockwise(
     summary
         Print the execution summary and the resource panel at the end.
     engine
-        ``"processes"`` (the default), ``"serial"`` (same rules, in the calling thread), or an engine object.
+        ``"processes"`` (the default), ``"serial"`` (same rules, in the calling thread), ``"dask"`` (a Dask cluster on
+        this machine), ``"dask://host:8786"`` (one that runs), or an engine object.
     return_report
         Return the ``RunReport``, whose truth value is the answer.
 
@@ -273,19 +272,13 @@ def _with_record(error: BaseException, session: Session) -> BaseException:
 
 def choose_engine(engine: str | Engine | None, multiprocessing: bool) -> Engine | None:
     """Return the engine; ``None`` for the debug mode."""
-    from workspan.engines import Processes, Serial
+    from workspan.engines.choose import engine_of
 
     if engine is None:
-        return Processes() if multiprocessing else None
+        return engine_of("processes") if multiprocessing else None
     if not multiprocessing:
         raise UsageTypeError(f"multiprocessing=False and engine={engine!r} contradict each other: pass engine= only")
-    if engine == "serial":
-        return Serial()
-    if engine == "processes":
-        return Processes()
-    if isinstance(engine, str):
-        raise ConfigurationError(f"engine={engine!r} is not known: use one of {', '.join(map(repr, ENGINES))}")
-    return engine
+    return engine_of(engine) if isinstance(engine, str) else engine
 
 
 def _run_id(clock: RunClock) -> str:

@@ -1,0 +1,225 @@
+"""The driver's connection to a Dask scheduler, and the queues in it that carry all messages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from workspan.engines.dask_worker import CONNECT_SECONDS, RPC_SECONDS, Outbox, be_worker, queue_name
+from workspan.engines.remote import Lost, pack_commands, pack_reports
+from workspan.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from workspan.engines.cluster import Inbox
+    from workspan.engines.remote import Command, Placed
+
+LEAVE_SECONDS = 40.0
+"""Time in which a worker whose Dask worker is retired must have said its last word: Dask gives it 30 s."""
+
+
+class DaskLink:
+    """The driver's connection to a scheduler: a client of its own, in whose event loop everything here happens."""
+
+    def __init__(self, address: str, security: Any, run_id: str, inbox: Inbox, *, workers: list[str] | None) -> None:
+        from distributed import Client
+
+        self.where = address
+        self.answers = f"workspan-{run_id}-{secrets.token_hex(4)}"
+        self._inbox = inbox
+        self._workers = workers
+        self._is_over = False
+        self._futures: dict[int, Any] = {}
+        self._watchers: dict[int, asyncio.Future[None]] = {}
+        self._placed: dict[int, Placed] = {}
+        self._boxes: dict[str, Outbox] = {}
+        self._removed: set[str] = set()
+        """Addresses of Dask workers that are gone; none is used again."""
+        try:
+            self._client = Client(
+                address,
+                security=security,
+                set_as_default=False,
+                timeout=CONNECT_SECONDS,
+                name="workspan",
+                direct_to_workers=False,
+            )
+        except (OSError, ValueError, TypeError) as error:
+            raise EngineError(
+                f"the Dask scheduler at {address} does not answer: {error}; is it running, and can it be reached from "
+                "here?"
+            ) from error
+        self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
+        try:
+            self._run(self._begin())
+        except BaseException:
+            self._client.close()
+            raise
+
+    # In the driver's thread:
+
+    def submit(self, worker: int, start: dict[str, Any], requires: Mapping[str, int]) -> None:
+        """Ask Dask for a place."""
+        self._loop.call_soon_threadsafe(self._submit, worker, {**start, "queue": self.answers}, dict(requires))
+
+    def tell(self, placed: Placed, command: Command) -> None:
+        """Send *command* to a host."""
+        self._loop.call_soon_threadsafe(self._post, queue_name(self.answers, placed.worker, placed.token), command)
+
+    def note(self, placed: Placed) -> None:
+        """Take notice of where a host is, and see whether that place is gone already."""
+        self._loop.call_soon_threadsafe(self._note, placed)
+
+    def forget(self, worker: int) -> None:
+        """Let Dask forget the task of a worker that has ended; if it runs or waits it is cancelled."""
+        self._loop.call_soon_threadsafe(self._forget, worker)
+
+    def worker_count(self) -> int | None:
+        """Return how many Dask workers the cluster has."""
+        with suppress(Exception):
+            return len(self._run(self._client.scheduler.identity())["workers"])
+        return None
+
+    def close(self) -> None:
+        """Cancel what is left and disconnect."""
+        self._is_over = True
+        with suppress(Exception):
+            self._run(self._finish())
+        with suppress(Exception):
+            self._client.close(timeout=RPC_SECONDS)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(RPC_SECONDS)
+
+    # In the client's event loop:
+
+    async def _begin(self) -> None:
+        from distributed import Queue
+
+        self._answers = await Queue(self.answers, client=self._client)
+        self._client.subscribe_topic("all", self._take_event)
+        self._reader = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        """Hand on what workers report, until the end."""
+        try:
+            while True:
+                for data in await self._answers.get():
+                    self._inbox.put(data)
+                for more in await self._answers.get(batch=True):
+                    for data in more:
+                        self._inbox.put(data)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._inbox.put(
+                EngineError(
+                    f"the connection to the Dask scheduler at {self.where} is lost ({type(error).__name__}: {error}): "
+                    "what was done is recorded; run again when the cluster is back, and only the rest is done"
+                )
+            )
+
+    def _submit(self, worker: int, start: dict[str, Any], requires: dict[str, int]) -> None:
+        try:
+            future = self._client.submit(
+                be_worker,
+                start,
+                key=f"workspan-worker-{self.answers}-{worker}",
+                pure=False,
+                retries=0,
+                resources=requires or None,
+                workers=self._workers,
+            )
+        except Exception as error:
+            self._lose(worker, None, f"could not be started: {type(error).__name__}: {error}")
+            return
+        self._futures[worker] = future
+        self._watchers[worker] = asyncio.ensure_future(self._watch(worker, future))
+
+    async def _watch(self, worker: int, future: Any) -> None:
+        """Wait for the end of a task of Dask, and report it unless its host has done so before."""
+        try:
+            await future
+            reason = "its task on the cluster ended without a word"
+        except asyncio.CancelledError:
+            if worker not in self._futures:
+                raise  # this watch was cancelled, not the task
+            reason = "its task on the cluster was cancelled"
+        except Exception as error:
+            reason = reason_of(error)
+        self._lose(worker, None, reason)
+
+    def _take_event(self, event: tuple[float, Any]) -> None:
+        message = event[1]
+        if not isinstance(message, dict) or self._is_over:
+            return
+        if message.get("action") == "remove-worker":
+            self._removed.add(str(message.get("worker")))
+            for placed in self._hosts_at(message.get("worker")):
+                reason = f"its Dask worker {placed.place} was lost: killed, or its machine is gone"
+                if message.get("expected"):
+                    # In good order: its block may still finish.
+                    reason = f"its Dask worker {placed.place} was retired before its block was finished"
+                    self._loop.call_later(LEAVE_SECONDS, self._lose, placed.worker, placed.token, reason)
+                else:
+                    self._lose(placed.worker, placed.token, reason)
+
+    def _note(self, placed: Placed) -> None:
+        if placed.worker not in self._futures:
+            return
+        self._placed[placed.worker] = placed
+        if placed.place in self._removed:
+            self._lose(placed.worker, placed.token, f"its Dask worker {placed.place} was lost")
+
+    def _hosts_at(self, place: Any) -> list[Placed]:
+        return [placed for placed in self._placed.values() if placed.place == place]
+
+    def _lose(self, worker: int, token: str | None, reason: str) -> None:
+        """Report a loss, behind all that was reported before."""
+        if worker in self._futures or token is not None:
+            self._box(self.answers).put(pack_reports([Lost(worker, token, reason)]))
+
+    def _post(self, name: str, command: Command) -> None:
+        self._box(name).put(pack_commands([command]))
+
+    def _box(self, name: str) -> Outbox:
+        box = self._boxes.get(name)
+        if box is None:
+            box = self._boxes[name] = Outbox(self._client, name, self._fail)
+        return box
+
+    def _forget(self, worker: int) -> None:
+        self._placed.pop(worker, None)
+        future = self._futures.pop(worker, None)
+        if future is not None:
+            self._watchers.pop(worker).cancel()
+            future.release()
+        for name in [name for name in self._boxes if name.startswith(queue_name(self.answers, worker, ""))]:
+            self._boxes.pop(name).close_soon()
+
+    async def _finish(self) -> None:
+        self._reader.cancel()
+        for worker in list(self._futures):
+            self._forget(worker)
+        for box in self._boxes.values():
+            box.close_soon()
+        self._answers.close()
+        with suppress(ValueError):
+            self._client.unsubscribe_topic("all")
+
+
+def reason_of(error: Exception) -> str:
+    """Say why a task of Dask failed."""
+    if type(error).__name__ == "KilledWorker":
+        return f"its Dask worker was lost several times before it had begun: {error}"
+    if isinstance(error, (ImportError, AttributeError)) and "workspan" in str(error):
+        return f"could not start: workspan is not installed, or not in this version, on the Dask workers: {error}"
+    return f"could not start: {type(error).__name__}: {error}"

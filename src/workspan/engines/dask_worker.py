@@ -1,0 +1,154 @@
+"""What runs on a Dask worker: one long-running task, which owns one worker of a run.
+
+Nothing here imports Dask before it is called: the module is imported wherever a worker of a run may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONNECT_SECONDS = 10.0
+"""Longest time in which the scheduler must answer."""
+RPC_SECONDS = 5.0
+"""Longest time for one exchange of messages with it."""
+
+
+def be_worker(start: dict[str, Any]) -> None:
+    """Be one worker of a run, as a task on a Dask worker, until its end.
+
+    Parameters
+    ----------
+    start
+        One of ``remote.start_values``, with ``worker``, its number, and ``queue``, the name of the one for answers.
+    """
+    from distributed import get_worker
+
+    from workspan.engines.host import Host
+
+    dask_worker = get_worker()
+    key = dask_worker.get_current_task()
+    loop = dask_worker.loop.asyncio_loop
+    line = _Line(dask_worker, start["queue"], start["worker"])
+    host = Host(start, start["worker"], dask_worker.address, line.emit, partial(_keeps_place, dask_worker, key))
+    asyncio.run_coroutine_threadsafe(line.begin(host), loop).result(CONNECT_SECONDS + 5)
+    try:
+        host.run()
+    finally:
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(line.end(), loop).result(RPC_SECONDS)
+
+
+class _Line:
+    """A host's connection to the scheduler, in the event loop of its Dask worker."""
+
+    def __init__(self, dask_worker: Any, answers: str, worker: int) -> None:
+        self._dask_worker = dask_worker
+        self._answers = answers
+        self._worker = worker
+        self._loop: asyncio.AbstractEventLoop = dask_worker.loop.asyncio_loop
+
+    async def begin(self, host: Any) -> None:
+        from distributed import Client, Queue
+
+        self._host = host
+        # Not the worker's own client: Dask closes that one before a worker that is retired has finished its tasks.
+        self._client = await Client(
+            self._dask_worker.scheduler.address,
+            security=self._dask_worker.security,
+            asynchronous=True,
+            set_as_default=False,
+            timeout=CONNECT_SECONDS,
+            name="workspan-worker",
+        )
+        self._box = Outbox(self._client, self._answers, lambda error: host.abandon())
+        self._commands = await Queue(queue_name(self._answers, self._worker, host.token), client=self._client)
+        self._reader = asyncio.ensure_future(self._read())
+
+    def emit(self, data: bytes) -> None:
+        """Send packed reports; in any thread."""
+        self._loop.call_soon_threadsafe(self._box.put, data)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                for data in await self._commands.get():
+                    self._host.tell(data)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self._host.abandon()
+
+    async def end(self) -> None:
+        self._reader.cancel()
+        await self._box.flush()
+        with suppress(Exception):
+            self._commands.close()
+        await self._client.close()
+
+
+def _keeps_place(dask_worker: Any, key: Any) -> str:
+    """Whether Dask still wants the task *key* to run on its worker."""
+    status = getattr(dask_worker.status, "name", "running")
+    if status in ("closing_gracefully", "closing"):
+        return "leave"
+    if status in ("closed", "failed"):
+        return "no"
+    task = dask_worker.state.tasks.get(key)
+    return "yes" if task is not None and task.state in ("executing", "long-running") else "no"
+
+
+def queue_name(answers: str, worker: int, token: str) -> str:
+    """Return the name of the queue that carries commands to one host."""
+    return f"{answers}-{worker}-{token}"
+
+
+class Outbox:
+    """Sends bytes to one queue, in order; what comes together travels together. For one event loop only."""
+
+    def __init__(self, client: Any, name: str, on_error: Callable[[BaseException], Any]) -> None:
+        self._client = client
+        self._name = name
+        self._on_error = on_error
+        self._waiting: deque[bytes] = deque()
+        self._queue: Any = None
+        self._sender: asyncio.Future[None] | None = None
+        self._closing = False
+
+    def put(self, data: bytes) -> None:
+        """Send *data* after what was put before."""
+        self._waiting.append(data)
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.ensure_future(self._send())
+
+    async def flush(self) -> None:
+        """Wait until all is sent."""
+        if self._sender is not None:
+            await self._sender
+
+    def close_soon(self) -> None:
+        """Give the queue back when all is sent."""
+        self._closing = True
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.ensure_future(self._send())
+
+    async def _send(self) -> None:
+        from distributed import Queue
+
+        try:
+            if self._queue is None:
+                self._queue = await Queue(self._name, client=self._client)
+            while self._waiting:
+                batch = list(self._waiting)
+                self._waiting.clear()
+                await self._queue.put(batch)
+            if self._closing:
+                self._queue.close()
+        except Exception as error:
+            self._on_error(error)
