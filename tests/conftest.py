@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from helpers.dask_kit import dask_cluster, pytest_collection_modifyitems
 from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
 
-__all__ = ["no_leaks", "pytest_configure", "pytest_runtest_makereport", "pytest_unconfigure"]
+__all__ = [
+    "dask_cluster",
+    "no_leaks",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_runtest_makereport",
+    "pytest_unconfigure",
+]
 
 
 @pytest.fixture

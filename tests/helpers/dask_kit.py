@@ -8,8 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 SECONDS = 30.0
 
@@ -66,8 +70,29 @@ class DaskCluster:
             process.wait()
 
 
-def _wait(condition, what):  # type: ignore[no-untyped-def]
+def _wait(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, f"not so after {SECONDS} s: {what}"
         time.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """A Dask cluster for all tests that do it no harm: one Dask worker, whose process has four threads."""
+    if find_spec("distributed") is None:
+        pytest.skip("the package 'distributed' is not installed")
+    cluster = DaskCluster(tmp_path_factory.mktemp("dask"))
+    try:
+        cluster.add_worker(threads=4)
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the shared cluster before the leak check of the first test that uses it looks around."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "dask" in callspec.params.values():
+            item.fixturenames.insert(0, "dask_cluster")  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from workspan.measure.profile import BlockStats
 from workspan.store.tracking import TrackingStore
 
 FULL = os.environ.get("WORKSPAN_FULL") == "1"
-EXAMPLES = {"serial": 12, "debug": 8, "processes": 3, "client": 3}
+EXAMPLES = {"serial": 12, "debug": 8, "processes": 3, "client": 3, "dask": 2}
 TIMEOUT_SECONDS = 1.0
 HARMLESS = ("FAILED", "raise")
 DEADLY = ("kill", "exit")
@@ -203,7 +203,7 @@ def model(plans, inputs):
     return everything - failed - orphaned, failed, orphaned, attempts
 
 
-def run(tasks, mode):
+def run(tasks, mode, cluster=None):
     """Run; return report, states."""
     seen = {}
 
@@ -216,7 +216,11 @@ def run(tasks, mode):
         def on_finish(self, states):
             seen.update(states)
 
-    how = {"multiprocessing": False} if mode == "debug" else {"engine": "serial" if mode == "serial" else "processes"}
+    how = {"engine": "serial" if mode == "serial" else "processes"}
+    if mode == "debug":
+        how = {"multiprocessing": False}
+    elif mode == "dask":
+        how = {"engine": workspan.engines.Dask(cluster.address)}
     edges = [(tasks[0], tasks[1])] if len(tasks) > 1 else []
     report = workspan.run_blockwise(workspan.Pipeline(tasks, edges), progress=Watch(), return_report=True, **how)
     return report, seen
@@ -282,20 +286,21 @@ def flags_and_failures(task, plan):
 @pytest.mark.parametrize(
     ("mode", "seed"), [(mode, seed) for mode, n in EXAMPLES.items() for seed in range(n * 10 if FULL else n)]
 )
-def test_all_counts_are_one(mode, seed, tmp_path, capsys):
+def test_all_counts_are_one(mode, seed, tmp_path, capsys, request):
     """B125, B122, B121, B119, D4: one count in report, states, store, statistics, panel and the user's own files.
 
     It is the count that follows from what was planned; and a resumed run does exactly what was not done.
     """
     calls, healed = tmp_path / "calls", tmp_path / "healed"
     calls.mkdir()
+    cluster = request.getfixturevalue("dask_cluster") if mode == "dask" else None
     plans = draw(mode, seed)
     tasks = [task_of(plan, tmp_path, healed) for plan in plans]
     edges = [(tasks[0], tasks[1])] if len(tasks) > 1 else []
     inputs = brute_inputs(workspan.Pipeline(tasks, edges).spec())
     completed, failed, orphaned, attempts = model(plans, inputs)
 
-    report, states = run(tasks, mode)
+    report, states = run(tasks, mode, cluster)
     made, fresh = check(tasks, plans, report, states, capsys.readouterr().out, calls, {})
     assert fresh == attempts
     assert bool(report) == (not failed and not orphaned)
@@ -320,7 +325,7 @@ def test_all_counts_are_one(mode, seed, tmp_path, capsys):
             assert records == (mine - passed) | plan.before
 
     healed.touch()
-    report, states = run(tasks, mode)
+    report, states = run(tasks, mode, cluster)
     _, fresh = check(tasks, plans, report, states, capsys.readouterr().out, calls, made)
     assert report
     assert fresh == {
