@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from workspan.engines.dask_worker import CONNECT_SECONDS, RPC_SECONDS, Outbox, be_worker, queue_name
+from workspan.engines.dask_worker import CONNECT_SECONDS, RPC_SECONDS, Outbox, be_worker, open_queue, queue_name
 from workspan.engines.remote import Lost, pack_commands, pack_reports
 from workspan.errors import EngineError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from workspan.engines.cluster import Inbox
     from workspan.engines.remote import Command, Placed
 
+LOOK_SECONDS = 0.5
+"""How often it is looked whether the scheduler is still there."""
 LEAVE_SECONDS = 40.0
 """Time in which a worker whose Dask worker is retired must have said its last word: Dask gives it 30 s."""
 
@@ -36,6 +38,9 @@ class DaskLink:
         self._watchers: dict[int, asyncio.Future[None]] = {}
         self._placed: dict[int, Placed] = {}
         self._boxes: dict[str, Outbox] = {}
+        self._ends: list[asyncio.Future[None]] = []
+        self._asked = 0
+        """How many places were asked for."""
         self._removed: set[str] = set()
         """Addresses of Dask workers that are gone; none is used again."""
         try:
@@ -85,9 +90,9 @@ class DaskLink:
 
     def close(self) -> None:
         """Cancel what is left and disconnect."""
-        self._is_over = True
+        is_lost, self._is_over = self._is_over, True
         with suppress(Exception):
-            self._run(self._finish())
+            self._run(self._leave() if is_lost else self._finish())
         with suppress(Exception):
             self._client.close(timeout=RPC_SECONDS)
 
@@ -97,17 +102,22 @@ class DaskLink:
     # In the client's event loop:
 
     async def _begin(self) -> None:
-        from distributed import Queue
-
-        self._answers = await Queue(self.answers, client=self._client)
+        self._answers = await open_queue(self.answers, self._client)
         self._client.subscribe_topic("all", self._take_event)
         self._reader = asyncio.ensure_future(self._read())
+        self._guard = asyncio.ensure_future(self._look_after_connection())
+
+    async def _look_after_connection(self) -> None:
+        """Notice that the scheduler is gone also while Dask tries long to connect."""
+        while self._client.status == "running":
+            await asyncio.sleep(LOOK_SECONDS)
+        self._fail(EngineError("the client is " + self._client.status))
 
     async def _read(self) -> None:
         """Hand on what workers report, until the end."""
         try:
-            while True:
-                for data in await self._answers.get():
+            while batch := await self._answers.get():
+                for data in batch:
                     self._inbox.put(data)
                 for more in await self._answers.get(batch=True):
                     for data in more:
@@ -122,7 +132,7 @@ class DaskLink:
             self._is_over = True
             self._inbox.put(
                 EngineError(
-                    f"the connection to the Dask scheduler at {self.where} is lost ({type(error).__name__}: {error}): "
+                    f"the connection to the Dask scheduler at {self.where} is lost ({error}): "
                     "what was done is recorded; run again when the cluster is back, and only the rest is done"
                 )
             )
@@ -141,6 +151,7 @@ class DaskLink:
         except Exception as error:
             self._lose(worker, None, f"could not be started: {type(error).__name__}: {error}")
             return
+        self._asked += 1
         self._futures[worker] = future
         self._watchers[worker] = asyncio.ensure_future(self._watch(worker, future))
 
@@ -203,17 +214,22 @@ class DaskLink:
             self._watchers.pop(worker).cancel()
             future.release()
         for name in [name for name in self._boxes if name.startswith(queue_name(self.answers, worker, ""))]:
-            self._boxes.pop(name).close_soon()
+            self._ends.append(asyncio.ensure_future(self._boxes.pop(name).end()))
+        self._ends = [end for end in self._ends if not end.done()]
+
+    async def _leave(self) -> None:
+        """Wait for nothing any more: the scheduler is gone."""
+        for waiting in (self._reader, self._guard, *self._watchers.values(), *self._ends):
+            waiting.cancel()
 
     async def _finish(self) -> None:
-        self._reader.cancel()
         for worker in list(self._futures):
             self._forget(worker)
-        for box in self._boxes.values():
-            box.close_soon()
-        self._answers.close()
-        with suppress(ValueError):
-            self._client.unsubscribe_topic("all")
+        await asyncio.gather(*self._ends)
+        await self._box(self.answers).end(users=self._asked + 2)  # the hosts, and this link for either direction
+        self._reader.cancel()
+        self._guard.cancel()
+        self._client.unsubscribe_topic("all")
 
 
 def reason_of(error: Exception) -> str:

@@ -55,7 +55,7 @@ class _Line:
         self._loop: asyncio.AbstractEventLoop = dask_worker.loop.asyncio_loop
 
     async def begin(self, host: Any) -> None:
-        from distributed import Client, Queue
+        from distributed import Client
 
         self._host = host
         # Not the worker's own client: Dask closes that one before a worker that is retired has finished its tasks.
@@ -68,7 +68,7 @@ class _Line:
             name="workspan-worker",
         )
         self._box = Outbox(self._client, self._answers, lambda error: host.abandon())
-        self._commands = await Queue(queue_name(self._answers, self._worker, host.token), client=self._client)
+        self._commands = await open_queue(queue_name(self._answers, self._worker, host.token), self._client)
         self._reader = asyncio.ensure_future(self._read())
 
     def emit(self, data: bytes) -> None:
@@ -77,8 +77,8 @@ class _Line:
 
     async def _read(self) -> None:
         try:
-            while True:
-                for data in await self._commands.get():
+            while batch := await self._commands.get():
+                for data in batch:
                     self._host.tell(data)
         except asyncio.CancelledError:
             raise
@@ -86,10 +86,12 @@ class _Line:
             self._host.abandon()
 
     async def end(self) -> None:
-        self._reader.cancel()
         await self._box.flush()
         with suppress(Exception):
-            self._commands.close()
+            # The scheduler does not notice a reader that goes: an empty batch ends it.
+            await self._commands.put([])
+            await self._reader
+            give_back(self._commands)
         await self._client.close()
 
 
@@ -109,8 +111,36 @@ def queue_name(answers: str, worker: int, token: str) -> str:
     return f"{answers}-{worker}-{token}"
 
 
+async def open_queue(name: str, client: Any) -> Any:
+    """Open the queue *name* of the scheduler, in the event loop of *client*."""
+    from distributed import Queue
+
+    queue = Queue(name, client=client)
+    await getattr(queue, "_started", queue)  # to await the queue itself would open it a second time
+    return queue
+
+
+def give_back(queue: Any, users: int = 2) -> None:
+    """Have the scheduler remove *queue*, which up to *users* have opened.
+
+    It counts them. Closing it once too often does no harm.
+    """
+    for _ in range(users):
+        queue.close()
+
+
 class Outbox:
-    """Sends bytes to one queue, in order; what comes together travels together. For one event loop only."""
+    """Sends bytes to one queue, in order; what comes together travels together. For one event loop only.
+
+    Parameters
+    ----------
+    client
+        Whose loop it is.
+    name
+        Of the queue.
+    on_error
+        Called once if the scheduler cannot be reached.
+    """
 
     def __init__(self, client: Any, name: str, on_error: Callable[[BaseException], Any]) -> None:
         self._client = client
@@ -119,7 +149,6 @@ class Outbox:
         self._waiting: deque[bytes] = deque()
         self._queue: Any = None
         self._sender: asyncio.Future[None] | None = None
-        self._closing = False
 
     def put(self, data: bytes) -> None:
         """Send *data* after what was put before."""
@@ -132,23 +161,30 @@ class Outbox:
         if self._sender is not None:
             await self._sender
 
-    def close_soon(self) -> None:
-        """Give the queue back when all is sent."""
-        self._closing = True
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.ensure_future(self._send())
+    async def end(self, users: int = 2) -> None:
+        """Send the rest, tell the reader that nothing follows, and remove the queue.
+
+        Parameters
+        ----------
+        users
+            How many may have opened it; some of them may have died.
+        """
+        await self.flush()
+        with suppress(Exception):
+            await self._open()
+            await self._queue.put([])
+            give_back(self._queue, users)
+
+    async def _open(self) -> None:
+        if self._queue is None:
+            self._queue = await open_queue(self._name, self._client)
 
     async def _send(self) -> None:
-        from distributed import Queue
-
         try:
-            if self._queue is None:
-                self._queue = await Queue(self._name, client=self._client)
+            await self._open()
             while self._waiting:
                 batch = list(self._waiting)
                 self._waiting.clear()
                 await self._queue.put(batch)
-            if self._closing:
-                self._queue.close()
         except Exception as error:
             self._on_error(error)

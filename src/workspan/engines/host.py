@@ -132,6 +132,7 @@ class Host:
         engine, worker = self._engine, self._worker
         if isinstance(command, wire.Grant):
             self._taken += 1
+            self._look_after_place()
             if self._leaving:
                 self._refused.append(command.index)
             else:
