@@ -193,6 +193,8 @@ class ClusterEngine:
         if seat is None or seat.stop_sent:
             return
         seat.stop_sent = True
+        if seat.withdrawn:
+            return
         if seat.placed is None:
             self._withdraw(seat, clean=True, reason="stopped before it had a place")
         else:
@@ -378,7 +380,7 @@ class ClusterEngine:
     def _look_after_places(self, now: float) -> None:
         if (seat := self._roster.replaceable(now, PATIENCE_SECONDS)) is not None:
             # Its task has no block for it now, and gets it a new place when there is one.
-            seat.stop_sent = True
+            seat.withdrawn = True
             self._tell(seat, wire.Stop())
         if now >= self._empty_since + NOTICE_SECONDS:
             self._empty_since = inf

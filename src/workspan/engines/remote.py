@@ -217,6 +217,8 @@ class Seat:
     ready: bool = False
     stop_sent: bool = False
     kill_sent: bool = False
+    withdrawn: bool = False
+    """Its place goes to another task: it is told to stop, though the scheduler does not know yet."""
     idle_since: float = inf
     """Since when it holds nothing, on the monotonic clock."""
 
@@ -241,7 +243,7 @@ class Roster:
         return seat
 
     def grant(self, worker: int, index: int) -> Seat | None:
-        """Note that a block is sent; return to whom, or ``None`` for a worker that has ended or is being killed.
+        """Note that a block is sent; return to whom, or ``None`` for a worker that has ended or is about to.
 
         Raises
         ------
@@ -258,7 +260,7 @@ class Roster:
         seat.held.append(index)
         seat.sent += 1
         seat.idle_since = inf
-        return seat
+        return None if seat.withdrawn else seat
 
     def waiting(self) -> list[Seat]:
         """Return those that have no place yet."""
@@ -275,7 +277,7 @@ class Roster:
         """
         starved = {seat.task for seat in self.waiting() if now - seat.asked_at >= patience and not seat.stop_sent}
         for seat in self.seats.values():
-            idles = seat.ready and not seat.stop_sent and now - seat.idle_since >= patience
+            idles = seat.ready and not (seat.stop_sent or seat.withdrawn) and now - seat.idle_since >= patience
             if idles and starved - {seat.task}:
                 return seat
         return None
@@ -333,7 +335,10 @@ class Roster:
         missed = min(seat.sent - ending.taken, len(seat.held))
         unstarted = set(ending.event.unstarted) | set(list(seat.held)[len(seat.held) - missed :])
         held = [index for index in seat.held if index in unstarted]
-        events.append(msgspec.structs.replace(ending.event, unstarted=tuple(held)))
+        event = msgspec.structs.replace(ending.event, unstarted=tuple(held))
+        if seat.withdrawn and event.clean:
+            event = msgspec.structs.replace(event, withdrawn=True, reason="made room for a worker of another task")
+        events.append(event)
 
     def _lose(self, seat: Seat, reason: str, events: list[Event]) -> None:
         del self.seats[seat.worker]
