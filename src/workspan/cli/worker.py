@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workspan.cli import exits
-from workspan.engines.client import Client
+from workspan.engines.client import Client, cluster_job
 from workspan.engines.context import Context
 from workspan.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 
 def run(path: Path) -> int:
@@ -46,7 +52,29 @@ def run(path: Path) -> int:
     restore_logging(settings["logging"])
     restore_traceback_style(settings["traceback_style"])
     try:
-        client.run(load_function(packed))
+        function = load_function(packed)
+        with _leaving_in_time(client):
+            client.run(function)
     finally:
         client.close()
     return exits.DONE
+
+
+@contextmanager
+def _leaving_in_time(client: Client) -> Iterator[None]:
+    """In a job of Slurm's, let its signals end the work in good order: the limit is near, or the job is preempted."""
+    if cluster_job() is None:
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        for each in before:  # a second signal is not for finishing anything
+            signal.signal(each, signal.SIG_DFL)
+        client.leave()
+
+    before = {each: signal.signal(each, leave) for each in (signal.SIGUSR1, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from workspan.engines.dask import Dask
     from workspan.engines.processes import Processes
     from workspan.engines.serial import Serial
+    from workspan.engines.slurm import Slurm
 
-__all__ = ["Dask", "Engine", "Job", "Processes", "Serial", "WorkerTask"]
+__all__ = ["Dask", "Engine", "Job", "Processes", "Serial", "Slurm", "WorkerTask"]
 
 _HOME = {
     "Dask": "dask",
@@ -19,6 +20,7 @@ _HOME = {
     "Job": "base",
     "Processes": "processes",
     "Serial": "serial",
+    "Slurm": "slurm",
     "WorkerTask": "base",
 }
 

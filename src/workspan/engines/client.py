@@ -21,7 +21,7 @@ from workspan.engines.login import CLIENT, HELLO_BYTES, PROOF_BYTES, Login
 from workspan.engines.tcp import tune
 from workspan.engines.vault import read_secret
 from workspan.engines.watchdog import Watchdog
-from workspan.engines.wire import Ask, Bye, Grant, Join, Refused, Stop, Welcome, worker_ends
+from workspan.engines.wire import Ask, Bye, Grant, Join, Leave, Refused, Stop, Welcome, worker_ends
 from workspan.errors import ConfigurationError, EngineError, WireError
 from workspan.grid.block import Block, BlockStatus
 from workspan.grid.layout import Layout
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from workspan.engines.base import BlockFunction
 
 logger = logging.getLogger(__name__)
+
+
+class _Leave(BaseException):
+    """Ends the wait for a block; raised by a signal handler, so not an ``Exception``."""
+
 
 CONNECT_SECONDS = 10.0
 """Time for connecting and logging in."""
@@ -97,6 +102,8 @@ class Client:
         self._watchdog = Watchdog()
         self._holds = False
         self._is_over = False
+        self._leaves = False
+        self._waits = False
         self._connection = self._connect()
         welcome = None if self._connection is None else self._join(self._connection)
         self.connected = welcome is not None
@@ -166,6 +173,15 @@ class Client:
                     logger.error("block %s failed\n%s", block.block_id, outcome.error)
                 self._report(index, outcome)
 
+    def leave(self) -> None:
+        """Take no more blocks: finish the one that is held, or stop waiting for one. To be called by signal handlers.
+
+        A block that was on its way is not counted as an attempt.
+        """
+        self._leaves = True
+        if self._waits:
+            raise _Leave
+
     def close(self) -> None:
         """Leave the run."""
         connection, self._connection = self._connection, None
@@ -215,7 +231,7 @@ class Client:
     def _join(self, connection: Connection) -> Welcome | None:
         """Say whom this client works for; ``None`` if the run is ending, or has no more work for it."""
         try:
-            connection.send(Join(self.task_id, self.worker_id, socket.gethostname()[:256], os.getpid()))
+            connection.send(Join(self.task_id, self.worker_id, socket.gethostname()[:256], os.getpid(), cluster_job()))
             answer = connection.receive()
         except DriverGoneError as gone:
             self._lose(gone)
@@ -239,11 +255,25 @@ class Client:
         connection = self._connection
         if self._is_over or connection is None:
             return None
+        if self._leaves:
+            self.close()
+            return None
         try:
+            self._waits = True
             if not connection.is_readable():  # then the run has said already that it is over
                 connection.send(Ask())
             message = connection.receive()
+            self._waits = False
+        except _Leave:
+            self._waits = False
+            with suppress(DriverGoneError):
+                connection.send(Leave())
+            self._connection = None
+            connection.close()
+            self.close()
+            return None
         except DriverGoneError as gone:
+            self._waits = False
             self._lose(gone)
             return None
         if isinstance(message, Stop):
@@ -286,6 +316,13 @@ class Client:
         raise EngineError(
             f"the connection to the run at {self.host} port {self.port} broke: {gone.cause.strerror}"
         ) from gone.cause
+
+
+def cluster_job() -> str | None:
+    """Return the Slurm job that this process runs in, as ``squeue`` names it; ``None`` if it is in none."""
+    array, element = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    name = f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID")
+    return name[:256] if name else None
 
 
 def _context_of_environment() -> Context:

@@ -45,7 +45,9 @@ MOST_REFUSED = 3
 class Peer:
     """A connection that knows the secret."""
 
-    __slots__ = ("address", "asking", "begun_at", "guest", "index", "line", "refused", "stop_sent", "task", "worker")
+    __slots__ = (
+        "address", "asking", "begun_at", "guest", "index", "job", "line", "refused", "stop_sent", "task", "worker",
+    )  # fmt: skip
 
     def __init__(self, line: Line, address: str, begun_at: float) -> None:
         self.line = line
@@ -56,6 +58,8 @@ class Peer:
         """Its number, once it has one."""
         self.guest: int | None = None
         """Its number as a guest; ``None``: it belongs to a worker that this run started."""
+        self.job: str | None = None
+        """Job of a cluster that it runs in."""
         self.asking = False
         self.index: int | None = None
         """The block that it holds."""
@@ -169,6 +173,11 @@ class Gate:
             self._forget(peer)
         else:
             self._welcome(peer, worker)
+
+    def job_of(self, guest: int) -> str | None:
+        """Return the job of a cluster in which a guest says that it runs; ``None`` if there is none."""
+        peer = self._guests.get(guest)
+        return None if peer is None else peer.job
 
     def child_ended(self, child: Child) -> None:
         """Take in what the client of a worker function said last; its worker has ended.
@@ -293,6 +302,8 @@ class Gate:
             self._take_result(peer, peer.worker, message)
         elif isinstance(message, wire.Bye) and peer.index is None:
             self._drop(peer, "it left")
+        elif isinstance(message, wire.Leave) and peer.guest is not None:
+            self._leave(peer)
         else:
             self._refuse(peer, f"a {type(message).__name__} message came out of turn")
 
@@ -317,6 +328,7 @@ class Gate:
             self._come_too_late(peer, join)
             return
         peer.task = task
+        peer.job = join.job
         peer.address = f"{join.host} pid {join.pid} ({peer.address})"
         if child is not None and child.task_id == join.task_id and child.peer is None:
             child.peer = peer
@@ -387,7 +399,13 @@ class Gate:
         self._begun.discard(peer)
         peer.line.close()
 
-    def _drop(self, peer: Peer, reason: str) -> None:
+    def _leave(self, peer: Peer) -> None:
+        """Let a guest go that was waiting; a block that was on its way to it was not begun."""
+        sent, peer.index = peer.index, None
+        unstarted = () if sent is None else (sent,)
+        self._drop(peer, "it left", unstarted)
+
+    def _drop(self, peer: Peer, reason: str, unstarted: tuple[int, ...] = ()) -> None:
         """Close the connection and tell the scheduler that its worker is gone, or waits for another one."""
         self._forget(peer)
         if peer.guest is not None:
@@ -397,7 +415,7 @@ class Gate:
             return
         del self._of_worker[worker]
         if peer.guest is not None:
-            self._emit(Ended(worker, peer.index is None, reason))
+            self._emit(Ended(worker, peer.index is None, reason, unstarted=unstarted))
             return
         self._emit(Dropped(worker, reason))
         child = self._children.get(worker)

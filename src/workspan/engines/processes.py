@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import sys
 from contextlib import suppress
 from functools import partial
@@ -36,6 +35,7 @@ from workspan.engines.logs import open_log, prepare_folder
 from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
 from workspan.engines.tcp import host_to_dial
+from workspan.engines.waker import Waker
 from workspan.errors import EngineError, WireError
 from workspan.schedule.events import Dropped, Ended, Ready, TakenBack
 
@@ -98,9 +98,7 @@ class Processes:
         """Children that something is due for."""
         self._outgoing: list[Child] = []
         self._events: list[Event] = []
-        self._woken = False
-        self._waker: socket.socket | None = None
-        self._wakes: socket.socket | None = None
+        self._waker: Waker | None = None
         self._memory: MemoryWatch | None = None
         self._gate: Gate | None = None
 
@@ -129,10 +127,7 @@ class Processes:
         self._log_watch = LogWatch(show=job.shows_logs)
         self._pid = os.getpid()
         self._selector = selectors.DefaultSelector()
-        self._wakes, self._waker = socket.socketpair()
-        for end in (self._wakes, self._waker):
-            end.setblocking(False)
-        self._selector.register(self._wakes, selectors.EVENT_READ, self._take_wakes)
+        self._waker = Waker(self._selector)
         self._memory = MemoryWatch()
         self._job = job
         needs_clients = any(task.kind == "worker" or task.function is None for task in job.tasks)
@@ -269,12 +264,13 @@ class Processes:
     def poll(self, timeout: float | None) -> list[Event]:
         """Send what is queued, then wait until something happened, at most *timeout* seconds, and return it."""
         self._require_job()
+        assert self._waker is not None
         end = inf if timeout is None else monotonic() + timeout
         while True:
             self._look(end)
-            if self._events or self._woken or monotonic() >= end:
+            if self._events or self._waker.woken or monotonic() >= end:
                 break
-        self._woken = False
+        self._waker.woken = False
         events, self._events = self._events, []
         return events
 
@@ -282,8 +278,7 @@ class Processes:
         """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
         waker = self._waker
         if waker is not None:
-            with suppress(OSError):  # full: it will be woken; closed: there is nobody to wake
-                waker.send(b"\0")
+            waker.wake()
 
     def close(self, grace: float = 0.0) -> list[Event]:
         """End all workers, wait for them, and give back all descriptors.
@@ -317,9 +312,8 @@ class Processes:
                 self._refused = self._gate.refused_messages
             events = self._events
             self._selector.close()
-            for end in (self._wakes, self._waker):
-                assert end is not None
-                end.close()
+            if self._waker is not None:
+                self._waker.close()
             self._reset()
         return events
 
@@ -372,7 +366,7 @@ class Processes:
             self._gate.expire(now)
 
     def _wait_seconds(self, end: float) -> float | None:
-        if self._events or self._woken:
+        if self._events or (self._waker is not None and self._waker.woken):
             return 0.0
         if self._timed:
             end = min(end, *(child.due for child in self._timed))
@@ -383,13 +377,6 @@ class Processes:
             return REAP_SECONDS if self._unwatched else None
         seconds = max(0.0, end - monotonic())
         return min(seconds, REAP_SECONDS) if self._unwatched else seconds
-
-    def _take_wakes(self, mask: int) -> None:
-        assert self._wakes is not None
-        with suppress(OSError):
-            while self._wakes.recv(4096):
-                pass
-        self._woken = True
 
     # A selector reports several descriptors at once; the first of a worker may be its end.
 
@@ -483,7 +470,8 @@ class Processes:
         """Look as :meth:`_look` does, but wait although events are there already."""
         before, self._events = self._events, []
         try:
-            self._woken = False
+            if self._waker is not None:
+                self._waker.woken = False
             self._look(end)
         finally:
             self._events = before + self._events

@@ -152,14 +152,20 @@ class Join(msgspec.Struct, tag=21, gc=False, **_PLAIN):
     """Number of the worker that started me; ``None``: nobody of this run did."""
     host: Name
     pid: Index
+    job: Name | None = None
+    """Job of a cluster that I run in, as the cluster names it."""
 
 
 class Ask(msgspec.Struct, tag=22, gc=False, **_PLAIN):
     """Client to driver: give me a block."""
 
 
+class Leave(msgspec.Struct, tag=23, gc=False, **_PLAIN):
+    """Client to driver: I end now, and have not begun what you may have granted me meanwhile."""
+
+
 ToWorker = Grant | Stop | Welcome | Refused
-ToDriver = Hello | Started | Broken | Result | Bye | Join | Ask
+ToDriver = Hello | Started | Broken | Result | Bye | Join | Ask | Leave
 Message = ToWorker | ToDriver
 
 
