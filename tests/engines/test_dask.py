@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+import workspan as ws
 from helpers.dask_kit import DaskCluster
 from helpers.engine_kit import Gate, Run, is_gone, line, wait_until
 from helpers.runs import line as task_on
 from helpers.runs import run
-from workspan.engines import Dask, Job, WorkerTask, cluster
+from workspan.engines import Dask, Job, WorkerTask, cluster, dask_link, remote
 from workspan.errors import EngineError
-from workspan.schedule.events import Ready, Returned
+from workspan.schedule.events import Ended, Ready, Returned
 
 distributed = pytest.importorskip("distributed")
 
@@ -345,6 +346,104 @@ class TestPlaces:
             assert event.clean  # type: ignore[union-attr]
             assert event.withdrawn  # type: ignore[union-attr]
             assert driver.until(lambda event: event.worker == 4) == Ready(4)
+
+
+class TestStart:
+    def test_another_version_is_refused_in_words(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R10: where Workspan differs from the driver's the worker cannot start, and its end says what to install."""
+        monkeypatch.setattr(remote, "VERSION", "9.9")
+        engine = Dask(address)
+        with engine:
+            driver = Run(engine, Job("old", (WorkerTask("t", line(), str),)))
+            engine.start_worker(0, 0)
+            end = driver.until(lambda event: event.worker == 0)
+        assert isinstance(end, Ended)
+        assert not end.clean
+        assert "is installed there, the driver has 9.9: install the same version on both sides" in end.reason
+
+    def test_a_function_that_cannot_be_loaded_there_is_told_of(self, address: str) -> None:
+        """R10: a module that only the driver has is named in the worker's end, with its traceback."""
+
+        class Odd:
+            def __reduce__(self) -> Any:
+                return __import__, ("not_there",)
+
+            def __call__(self, block: Any) -> None:
+                """Be a function."""
+
+        engine = Dask(address)
+        with engine:
+            driver = Run(engine, Job("odd", (WorkerTask("t", line(), Odd()),)))
+            engine.start_worker(0, 0)
+            end = driver.ended()
+        assert "could not start" in end.reason
+        assert "No module named 'not_there'" in end.reason
+
+    def test_a_scheduler_that_is_not_there_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before anything runs, a scheduler that does not answer is an error with its address."""
+        monkeypatch.setattr(dask_link, "CONNECT_SECONDS", 0.3)
+        with pytest.raises(EngineError, match=r"the Dask scheduler at tcp://127\.0\.0\.1:9 does not answer"):
+            Dask("dask://127.0.0.1:9").open(Job("nobody", ()))
+
+    def test_without_the_package_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """D15: the error says what to install."""
+        monkeypatch.setitem(sys.modules, "distributed", None)
+        with pytest.raises(EngineError, match=r"engine 'dask' needs 'distributed' .*: pip install 'workspan\[dask\]'"):
+            Dask("127.0.0.1:9").open(Job("bare", ()))
+
+    def test_what_is_no_cluster_is_refused(self) -> None:
+        """A wrong argument is shown, with what can be passed."""
+        with pytest.raises(EngineError, match=r"Dask\(7\): pass a distributed.Client, a cluster, or the address"):
+            Dask(7).open(Job("seven", ()))
+
+    def test_a_worker_function_is_refused(self, address: str) -> None:
+        """D26: no client can connect to a worker on a cluster."""
+        with pytest.raises(EngineError, match="task 't' has no function of one block"):
+            Dask(address).open(Job("clients", (WorkerTask("t", line(), None),)))
+
+
+def double(batch: dict[str, Any]) -> dict[str, Any]:
+    """Take about 20 ms."""
+    import time
+
+    time.sleep(0.02)
+    return {**batch, "y": 2 * batch["id"]}
+
+
+def test_a_dataset_gives_the_same_rows_and_figures(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25, M105: rows, calls and blocks agree to the last one, and so does the time of the step that takes it."""
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for name, engine in (("processes", "processes"), ("dask", Dask(address))):
+        data = ws.range(40, blocks=4).map_batches(double, batch_size=7).map(lambda row: {"z": row["y"] + 1})
+        data = data.filter(ws.col("z") > 20)
+        found[name] = data.to_arrow(engine=engine, max_workers=2), data.stats_summary()
+    (table, one), (other, two) = found["processes"], found["dask"]
+    assert table.equals(other)
+    assert table.column("z").to_pylist() == [2 * n + 1 for n in range(10, 40)]
+    for mine, yours in zip(one.operators, two.operators, strict=True):
+        assert [(s.label, s.pulls) for s in mine.steps] == [(s.label, s.pulls) for s in yours.steps]
+        assert [(s.rows_out, s.calls, s.blocks_out) for s in mine.stages] == [
+            (s.rows_out, s.calls, s.blocks_out) for s in yours.stages
+        ]
+        for step, its in zip(mine.steps, yours.steps, strict=True):
+            if "double" in step.label:
+                assert its.total_seconds / 8 == pytest.approx(step.total_seconds / 8, rel=0.05, abs=5e-3)
+                return
+    raise AssertionError("no step has the name of the function")
+
+
+def test_a_dataset_is_written_and_read_on_a_cluster(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25: what is written there can be read, and iterated over, there."""
+    monkeypatch.chdir(tmp_path)
+    ws.range(20, blocks=2).map_batches(double).write_parquet("out", engine=Dask(address), progress=False)
+    data = ws.read_parquet("out")
+    rows = [row for batch in data.iter_batches(engine=Dask(address)) for row in batch["y"].tolist()]
+    assert sorted(rows) == [2 * n for n in range(20)]
 
 
 class TestEnds:

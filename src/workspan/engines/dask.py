@@ -87,7 +87,7 @@ class Dask(ClusterEngine):
             where = self._cluster = distributed.LocalCluster(
                 n_workers=max((task.max_workers for task in job.tasks), default=1),
                 threads_per_worker=1,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
                 resources=_most_required(job),
             )
         if not isinstance(where, str):
