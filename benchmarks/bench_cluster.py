@@ -72,9 +72,7 @@ def ours(address: str, blocks: int, seconds: float) -> tuple[float, int]:
     after = psutil.Process().memory_info().rss
     if engine.early_bytes:
         grown = (after - engine.early_bytes) / 2**20
-        print(
-            f"ours: the driver grew by {grown:.1f} MiB between block {MEMORY_FROM:,} and block {blocks:,}", flush=True
-        )
+        print(f"ours: the driver grew by {grown:.1f} MiB from block {MEMORY_FROM:,} to {blocks:,}", flush=True)
     return (engine.end - engine.begin) / blocks * 1e6, after - before
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 """How often it is looked whether the scheduler is still there."""
-LEAVE_SECONDS = 40.0
+LEAVE_SECONDS = 35.0
 """Time in which a worker whose Dask worker is retired must have said its last word: Dask gives it 30 s."""
 
 
@@ -191,7 +191,8 @@ class DaskLink:
             for placed in self._hosts_at(message.get("worker")):
                 reason = f"its Dask worker {placed.place} was lost: killed, or its machine is gone"
                 if message.get("expected"):
-                    # In good order: its block may still finish.
+                    # In good order: its block may still finish. Dask would run the task again elsewhere meanwhile.
+                    self._release(placed.worker)
                     reason = f"its Dask worker {placed.place} was retired before its block was finished"
                     self._loop.call_later(LEAVE_SECONDS, self._lose, placed.worker, placed.token, reason)
                 else:
@@ -225,13 +226,17 @@ class DaskLink:
         placed = self._placed.pop(worker, None)
         if placed is not None:
             self._box(queue_name(self.answers, worker, placed.token))
+        self._release(worker)
+        for name in [name for name in self._boxes if name.startswith(queue_name(self.answers, worker, ""))]:
+            self._ends.append(asyncio.ensure_future(self._boxes.pop(name).end()))
+        self._ends = [end for end in self._ends if not end.done()]
+
+    def _release(self, worker: int) -> None:
+        """Let Dask forget a task; nothing that becomes of it is reported any more."""
         future = self._futures.pop(worker, None)
         if future is not None:
             self._watchers.pop(worker).cancel()
             future.release()
-        for name in [name for name in self._boxes if name.startswith(queue_name(self.answers, worker, ""))]:
-            self._ends.append(asyncio.ensure_future(self._boxes.pop(name).end()))
-        self._ends = [end for end in self._ends if not end.done()]
 
     async def _leave(self) -> None:
         """Wait for nothing any more: the scheduler is gone."""
