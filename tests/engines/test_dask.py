@@ -188,7 +188,7 @@ class TestFaults:
         """R70: the run ends with an error that says what to do, and the next one does only the rest."""
         own_cluster = DaskCluster(tmp_path / "own")
         try:
-            worker = own_cluster.add_worker()
+            own_cluster.add_worker()
             task = task_on(3, holder.work, max_workers=1, tracking_path=tmp_path / "track")
             thread, found = in_thread(lambda: run(task, Dask(own_cluster.address)))
             own, _ = holder.wait()
@@ -199,7 +199,6 @@ class TestFaults:
             assert "the connection to the Dask scheduler" in str(error)
             assert "run again when the cluster is back" in str(error)
             wait_until(lambda: is_gone(own), "the worker ended")
-            worker.wait(40)
         finally:
             own_cluster.close()
         again = run(task_on(3, lambda block: None, max_workers=1, tracking_path=tmp_path / "track"))
@@ -448,6 +447,7 @@ def test_a_dataset_gives_the_same_rows_and_figures(
     raise AssertionError("no step has the name of the function")
 
 
+@full
 def test_a_dataset_is_written_and_read_on_a_cluster(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,7 +460,7 @@ def test_a_dataset_is_written_and_read_on_a_cluster(
 
 
 class TestEnds:
-    @pytest.mark.parametrize("times", [1, 2])
+    @pytest.mark.parametrize("times", [pytest.param(1, marks=full), 2])
     def test_ctrl_c_leaves_nothing_on_the_cluster(
         self, times: int, address: str, shared: Any, holder: Holder, tmp_path: Path
     ) -> None:
