@@ -172,6 +172,27 @@ class TestFaults:
         assert "no worker has got a place on the Dask cluster" in caplog.text
 
     @rough
+    @full
+    def test_what_waits_for_a_busy_worker_moves_to_a_late_one(
+        self, rough_cluster: DaskCluster, client: Any, holder: Holder
+    ) -> None:
+        """R70: a worker of ours that Dask had put behind a busy one takes the place of a Dask worker that joins."""
+        rough_cluster.add_worker("--resources", "steal=1")
+        has_workers(client, "steal")
+        engine = Dask(rough_cluster.address)
+        with engine:
+            driver = Run(engine, Job("late", (WorkerTask("t", line(), holder.work, requires={"steal": 1}),)))
+            driver.start(0)
+            engine.send(0, 0)
+            _, busy = holder.wait()
+            engine.start_worker(1, 0)
+            late = rough_cluster.add_worker("--resources", "steal=1")
+            assert driver.until(lambda event: event.worker == 1) == Ready(1)
+            places = [seat.placed for seat in engine._roster.seats.values()]
+            assert [place and place.pid for place in places] == [busy, late.pid]
+            holder.go()
+
+    @rough
     def test_workers_without_a_place_do_not_hold_up_the_end(
         self, rough_cluster: DaskCluster, client: Any, tmp_path: Path
     ) -> None:
