@@ -498,6 +498,20 @@ class TestEnds:
         wait_until(lambda: is_gone(own), "the worker ended")
         wait_until(lambda: what_is_left(shared) == ([], []), "the scheduler has forgotten the run")
 
+    @full
+    def test_ctrl_c_in_a_terminal_is_for_the_driver_alone(self, holder: Holder, tmp_path: Path) -> None:
+        """R21: a cluster of our own is not reached by a terminal's Ctrl-C: the block in flight is finished."""
+        own, driver = start_script(None, holder, tmp_path)
+        os.killpg(driver.pid, signal.SIGINT)
+        threading.Event().wait(0.5)  # whoever the signal was not meant for would be dying now
+        assert not is_gone(own)
+        holder.go()
+        driver.wait(30)
+        output = (tmp_path / "output").read_text()
+        assert output.count("Traceback") == 1
+        assert "\nKeyboardInterrupt\n" in output
+        wait_until(lambda: is_gone(own), "the worker ended")
+
     def test_a_killed_driver_leaves_no_worker(self, address: str, shared: Any, holder: Holder, tmp_path: Path) -> None:
         """R19: workers on the cluster end by themselves when their driver is killed."""
         own, driver = start_script(address, holder, tmp_path)
@@ -507,7 +521,7 @@ class TestEnds:
         wait_until(lambda: what_is_left(shared)[0] == [], "the scheduler has forgotten its task")
 
 
-def start_script(address: str, holder: Holder, tmp_path: Path) -> tuple[int, Any]:
+def start_script(address: str | None, holder: Holder, tmp_path: Path) -> tuple[int, Any]:
     """Run a program that waits in its first block; return the worker's process and the program's."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -522,7 +536,8 @@ def start_script(address: str, holder: Holder, tmp_path: Path) -> tuple[int, Any
             from workspan.engines import Dask
             from workspan.run import session
             session.GRACE_SECONDS = 60
-            run(line(5, say_where({holder.gate.path!r}), max_workers=1), Dask({address!r}))
+            if __name__ == "__main__":
+                run(line(5, say_where({holder.gate.path!r}), max_workers=1), Dask({address!r}))
             """
         )
     )
@@ -530,6 +545,8 @@ def start_script(address: str, holder: Holder, tmp_path: Path) -> tuple[int, Any
     begin, end = source.index("def say_where"), source.index("class Holder")
     (tmp_path / "test_dask_work.py").write_text("from typing import Any\n\n\n" + source[begin:end])
     with (tmp_path / "output").open("w") as output:
-        driver = subprocess.Popen([sys.executable, str(script)], stdout=output, stderr=output, cwd=tmp_path)
+        driver = subprocess.Popen(
+            [sys.executable, str(script)], stdout=output, stderr=output, cwd=tmp_path, start_new_session=True
+        )
     own, _ = holder.wait()
     return own, driver
