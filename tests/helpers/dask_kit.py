@@ -26,18 +26,13 @@ class DaskCluster:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "scheduler.json"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.scheduler = self._spawn(
-            "dask_scheduler",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--no-show",
-            "--no-dashboard",
-            "--scheduler-file",
-            str(self._file),
-        )
-        _wait(lambda: self._file.exists() and self._file.read_text().endswith("}"), "the scheduler is up")
+        options = ("--host", "127.0.0.1", "--port", "0", "--no-show", "--no-dashboard")
+        self.scheduler = self._spawn("dask_scheduler", *options, "--scheduler-file", str(self._file))
+        try:
+            _wait(lambda: self._file.exists() and self._file.read_text().endswith("}"), "the scheduler is up")
+        except BaseException:
+            self.close()
+            raise
         self.address: str = json.loads(self._file.read_text())["address"]
 
     def add_worker(self, *options: str, threads: int = 1, nanny: bool = False) -> subprocess.Popen[bytes]:
@@ -95,4 +90,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "dask" in callspec.params.values():
-            item.fixturenames.insert(0, "dask_cluster")  # type: ignore[attr-defined]
+            # A new list: the items of one function share theirs.
+            item.fixturenames = ["dask_cluster", *item.fixturenames]  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 """How often it is looked whether the scheduler is still there."""
-LEAVE_SECONDS = 40.0
+LEAVE_SECONDS = 35.0
 """Time in which a worker whose Dask worker is retired must have said its last word: Dask gives it 30 s."""
 
 
@@ -27,8 +28,6 @@ class DaskLink:
     """The driver's connection to a scheduler: a client of its own, in whose event loop everything here happens."""
 
     def __init__(self, address: str, security: Any, run_id: str, inbox: Inbox, *, workers: list[str] | None) -> None:
-        from distributed import Client
-
         self.where = address
         self.answers = f"workspan-{run_id}-{secrets.token_hex(4)}"
         self._inbox = inbox
@@ -43,26 +42,21 @@ class DaskLink:
         """How many places were asked for."""
         self._removed: set[str] = set()
         """Addresses of Dask workers that are gone; none is used again."""
+        self._client: Any = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="workspan-dask", daemon=True)
+        self._thread.start()
         try:
-            self._client = Client(
-                address,
-                security=security,
-                set_as_default=False,
-                timeout=CONNECT_SECONDS,
-                name="workspan",
-                direct_to_workers=False,
-            )
-        except (OSError, ValueError, TypeError) as error:
+            self._run(self._begin(security), CONNECT_SECONDS + RPC_SECONDS)
+        except BaseException as error:
+            self._is_over = True
+            self._stop()
+            if not isinstance(error, OSError | ValueError | TypeError):
+                raise
             raise EngineError(
                 f"the Dask scheduler at {address} does not answer: {error}; is it running, and can it be reached from "
                 "here?"
             ) from error
-        self._loop: asyncio.AbstractEventLoop = self._client.loop.asyncio_loop
-        try:
-            self._run(self._begin())
-        except BaseException:
-            self._client.close()
-            raise
 
     # In the driver's thread:
 
@@ -93,15 +87,36 @@ class DaskLink:
         is_lost, self._is_over = self._is_over, True
         with suppress(Exception):
             self._run(self._leave() if is_lost else self._finish())
-        with suppress(Exception):
-            self._client.close(timeout=RPC_SECONDS)
+        self._stop()
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(RPC_SECONDS)
+    def _stop(self) -> None:
+        """Disconnect, and end the thread."""
+        if self._client is not None:
+            with suppress(Exception):
+                self._run(self._client.close(timeout=RPC_SECONDS))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(RPC_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any], seconds: float = RPC_SECONDS) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
     # In the client's event loop:
 
-    async def _begin(self) -> None:
+    async def _begin(self, security: Any) -> None:
+        from distributed import Client
+
+        self._client = Client(
+            self.where,
+            security=security,
+            asynchronous=True,
+            set_as_default=False,
+            timeout=CONNECT_SECONDS,
+            name="workspan",
+            direct_to_workers=False,
+        )
+        await self._client  # in a line of its own: one that does not come up must be closed too
         self._answers = await open_queue(self.answers, self._client)
         self._client.subscribe_topic("all", self._take_event)
         self._reader = asyncio.ensure_future(self._read())
@@ -177,7 +192,8 @@ class DaskLink:
             for placed in self._hosts_at(message.get("worker")):
                 reason = f"its Dask worker {placed.place} was lost: killed, or its machine is gone"
                 if message.get("expected"):
-                    # In good order: its block may still finish.
+                    # In good order: its block may still finish. Dask would run the task again elsewhere meanwhile.
+                    self._release(placed.worker)
                     reason = f"its Dask worker {placed.place} was retired before its block was finished"
                     self._loop.call_later(LEAVE_SECONDS, self._lose, placed.worker, placed.token, reason)
                 else:
@@ -208,14 +224,20 @@ class DaskLink:
         return box
 
     def _forget(self, worker: int) -> None:
-        self._placed.pop(worker, None)
+        placed = self._placed.pop(worker, None)
+        if placed is not None:
+            self._box(queue_name(self.answers, worker, placed.token))
+        self._release(worker)
+        for name in [name for name in self._boxes if name.startswith(queue_name(self.answers, worker, ""))]:
+            self._ends.append(asyncio.ensure_future(self._boxes.pop(name).end()))
+        self._ends = [end for end in self._ends if not end.done()]
+
+    def _release(self, worker: int) -> None:
+        """Let Dask forget a task; nothing that becomes of it is reported any more."""
         future = self._futures.pop(worker, None)
         if future is not None:
             self._watchers.pop(worker).cancel()
             future.release()
-        for name in [name for name in self._boxes if name.startswith(queue_name(self.answers, worker, ""))]:
-            self._ends.append(asyncio.ensure_future(self._boxes.pop(name).end()))
-        self._ends = [end for end in self._ends if not end.done()]
 
     async def _leave(self) -> None:
         """Wait for nothing any more: the scheduler is gone."""

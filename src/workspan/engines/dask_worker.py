@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 """Longest time in which the scheduler must answer."""
+FAREWELL_SECONDS = 2.0
+"""Longest time in which the driver must have answered the last word of a worker."""
 RPC_SECONDS = 5.0
 """Longest time for one exchange of messages with it."""
 
@@ -88,10 +90,11 @@ class _Line:
     async def end(self) -> None:
         await self._box.flush()
         with suppress(Exception):
-            # The scheduler does not notice a reader that goes: an empty batch ends it.
-            await self._commands.put([])
-            await self._reader
-            give_back(self._commands)
+            # The driver ends the queue when it has heard of the worker's end; unless it is gone.
+            await asyncio.wait([self._reader], timeout=FAREWELL_SECONDS)
+            if not self._reader.done():
+                self._reader.cancel()
+                give_back(self._commands)
         await self._client.close()
 
 

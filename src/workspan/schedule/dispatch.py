@@ -478,8 +478,8 @@ class Dispatcher:
 
     def _stop_idle(self, now: float, out: list[Decision]) -> None:
         """Let parked workers go whose task has nothing more that could become ready."""
-        for entry in self._tasks:
-            if not entry.parked:
+        for task, entry in enumerate(self._tasks):
+            if not (entry.parked or (self._wire_seconds and entry.live)):
                 continue
             state = entry.blocks.state
             if self._stopping or state.abandoned or not (state.ready_count or state.pending_count):
@@ -487,6 +487,9 @@ class Dispatcher:
                     slot = entry.parked.popleft()
                     slot.parked = False
                     out += self._stop(slot, now)
+                if self._wire_seconds:  # far away some may wait for a place yet, and might do so for long
+                    idle = [slot for slot in self.slots.values() if slot.task == task and not slot.has_asked]
+                    out += [decision for slot in idle for decision in self._stop(slot, now)]
 
     def _stop(self, slot: Slot, now: float) -> list[Decision]:
         if slot.stopping or slot.retired:
