@@ -1,4 +1,4 @@
-"""The engine that a person means by a word: ``"serial"``, ``"processes"``, ``"dask"``, ``"dask://host:8786"``."""
+"""The engine that a person means by a word: ``"serial"``, ``"processes"``, ``"dask://host:8786"``, ``"slurm"``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from workspan.errors import ConfigurationError
 if TYPE_CHECKING:
     from workspan.engines.base import Engine
 
-ENGINES = ("processes", "serial", "dask")
-"""Names; a cluster's may be followed by ``://`` and the address of a running one."""
+ENGINES = ("processes", "serial", "dask", "slurm")
+"""Names; a cluster's may be followed by ``://`` and the address of a running one, Slurm's by a partition."""
 
-_CLUSTERS = ("dask",)
+_CLUSTERS = {"dask": "host and port, such as 'dask://host:8786'", "slurm": "a partition, such as 'slurm://short'"}
 
 
 def engine_of(name: str) -> Engine:
@@ -25,11 +25,15 @@ def engine_of(name: str) -> Engine:
     """
     kind, mark, address = name.partition("://")
     if mark and kind in _CLUSTERS and not address:
-        raise ConfigurationError(f"engine={name!r} has no address: give host and port, such as '{kind}://host:8786'")
+        raise ConfigurationError(f"engine={name!r} has no address: give {_CLUSTERS[kind]}")
     if kind == "dask":
         from workspan.engines.dask import Dask
 
         return Dask(name if mark else None)
+    if kind == "slurm":
+        from workspan.engines.slurm import Slurm
+
+        return Slurm(address or None)
     if name == "serial":
         from workspan.engines.serial import Serial
 

@@ -132,7 +132,8 @@ class Jobs:
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self._is_closing = False
-        self._known: set[str] = set()
+        self._numbers: list[str] = []
+        """Of every submission of this run."""
         self._complaints: set[str] = set()
         self._next_look = 0.0
         self._thread = threading.Thread(target=self._run, name="workspan-slurm", daemon=True)
@@ -175,7 +176,7 @@ class Jobs:
         self._orders.put(("close", list(jobs)))
         self._thread.join(2 * CANCEL_SECONDS)
         if self._thread.is_alive():
-            left = " ".join(sorted(self._known))
+            left = " ".join(self._numbers)
             logger.warning("Slurm does not answer: jobs may be left in its queue; end them with: scancel %s", left)
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ class Jobs:
             self._submissions.remove(submission)
             several = range(1, submission.count + 1) if submission.count > 1 else ()
             jobs = tuple(f"{number}_{element}" for element in several) or (number,)
-            self._known.update(jobs)
+            self._numbers.append(number)
             self._keep(number)
             self.watch(jobs)
             self._next_look = monotonic() + min(1.0, self._poll_seconds)
@@ -274,6 +275,8 @@ class Jobs:
     def _end(self, jobs: list[str]) -> None:
         if jobs:
             self._cancel(jobs)
+        if self._numbers:  # one that Slurm put into its queue again is not to run for nobody
+            self._cancel(["--state=PENDING", *self._numbers])
         with suppress(OSError):
             self._list.unlink()
         with suppress(OSError):
