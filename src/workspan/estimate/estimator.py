@@ -26,6 +26,8 @@ __all__ = ["Estimator", "Prediction"]
 
 INTERVAL_FROM = 5  # measurements; fewer say too little about the spread (D33)
 STEP = 0.2  # log; one run that the curve was right about is taken to say no more than this
+UNFITTED, UNFITTED_SHARE = 3, 0.2  # measurements since the last fit, and share of all, that call for another
+EXACT = 1e-6  # relative error; nothing is learned from less
 ANSWERS = 256  # kept until something is learned
 
 _tuple = tuple.__new__  # makes a named tuple in half the time that its class takes
@@ -115,6 +117,7 @@ class Estimator:
         self._factors: dict[float, float] = {}
         self._factor = 1.0
         self._misses: list[tuple[float, float]] = []
+        self._unfitted = 0
         self._answers: dict[float, Prediction] = {}
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -142,8 +145,10 @@ class Estimator:
     def update(self, N_ref: float, dt: float) -> bool:
         """Learn from one more run that took *dt* seconds; return whether the curve was fitted anew.
 
-        It is if the estimate was wrong by more than `update_threshold` (E77). If not, the curve is kept and what it
-        missed by is taken into account: fully for the same size as it repeats, and in part for the others.
+        It is if the estimate was wrong by more than `update_threshold` (E77), and when a fifth of the measurements,
+        three at least, have come since the last fit, so that the interval learns what it was right about. If not, the
+        curve is kept and what it missed by is taken into account: fully for the same size as it repeats, and in part
+        for the others.
         """
         if not self._admits(N_ref, dt):
             return False
@@ -157,8 +162,10 @@ class Estimator:
         if self._curve is not None and expected is not None:
             error = abs(expected - dt)
             if error <= self.update_threshold * dt or error <= self.update_floor:
-                self._correct(N_ref, dt)
-                return False
+                self._unfitted += error > EXACT * dt
+                if self._unfitted < max(UNFITTED, UNFITTED_SHARE * len(self._measurements)):
+                    self._correct(N_ref, dt)
+                    return False
         self._refit()
         return True
 
@@ -192,6 +199,7 @@ class Estimator:
         self._factors.clear()
         self._factor = 1.0
         self._misses = []
+        self._unfitted = 0
         self._answers.clear()
 
     def _use_order(self, order: Order) -> None:
