@@ -1,0 +1,173 @@
+"""A run in the JSON of Chrome's trace events, which Perfetto and others open: a process a task, a thread a worker.
+
+Written as it is read, so that a million blocks need no more memory than some thousands.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from workspan.views.format import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workspan.report.trace import Phase, Trace, TraceBlock, TraceTask
+
+__all__ = ["Lanes", "render_trace"]
+
+Lanes = Literal["workers", "steps"]
+
+_LINES = 2048
+"""Events that are joined to one piece of text."""
+
+
+def render_trace(trace: Trace, *, lanes: Lanes = "workers") -> Iterator[str]:
+    """Yield the trace as JSON, piece by piece.
+
+    Parameters
+    ----------
+    trace
+        What to write.
+    lanes
+        ``"workers"``: steps are slices inside their blocks. ``"steps"``: each step of a worker has a lane of its own.
+    """
+    other = {
+        "origin": datetime.fromtimestamp(trace.origin, UTC).isoformat(),
+        "origin_epoch_seconds": trace.origin,
+        "blocks": trace.count,
+        "blocks_recorded": trace.total,
+        "notes": list(trace.notes),
+    }
+    yield f'{{"displayTimeUnit":"ms","otherData":{json.dumps(other)},"traceEvents":[\n'
+    lines: list[str] = []
+    first_thread = 1
+    separator = ""
+    for process, task in enumerate(trace.tasks, 1):
+        writer = _TaskWriter(task, process, first_thread, lanes)
+        first_thread = writer.next_thread
+        for line in writer.events(trace.notes):
+            lines.append(line)
+            if len(lines) >= _LINES:
+                yield separator + ",\n".join(lines)
+                separator = ",\n"
+                lines.clear()
+    yield (separator if lines else "") + ",\n".join(lines) + "\n]}\n"
+
+
+class _TaskWriter:
+    """The events of one task.
+
+    Numbers of threads are not used twice, and begin behind those of processes where they could be taken for main
+    threads.
+    """
+
+    def __init__(self, task: TraceTask, process: int, first_thread: int, lanes: Lanes) -> None:
+        self._task = task
+        self._pid = process
+        self._thread = first_thread if first_thread > 1 else 1_000_000
+        self._apart = lanes == "steps"
+        self._stride = 1 + (len(task.steps) if self._apart else 0)
+        self.next_thread = self._thread + 1 + self._stride * len(task.lanes)
+        self._names = [json.dumps(one_line(name)) for name in task.steps]
+        self._lane_names = [json.dumps(one_line(lane.name)) for lane in task.lanes]
+        self._memory = [json.dumps(f"peak RSS, {one_line(lane.name)}") for lane in task.lanes]
+        self._io = [json.dumps(f"I/O, {one_line(lane.name)}") for lane in task.lanes]
+
+    def events(self, notes: tuple[str, ...]) -> Iterator[str]:
+        yield from self._metadata()
+        for note in notes:
+            yield self._moment(self._thread, 0, "note", {"text": note})
+        for phase in self._task.phases:
+            yield self._phase(phase)
+        for block in self._task.blocks():
+            yield from self._block(block)
+
+    def _tid(self, lane: int | None) -> int:
+        return self._thread if lane is None else self._thread + 1 + lane * self._stride
+
+    def _metadata(self) -> Iterator[str]:
+        def told(name: str, thread: int, key: str, value: str | int) -> str:
+            return json.dumps({"ph": "M", "pid": self._pid, "tid": thread, "name": name, "args": {key: value}})
+
+        yield told("process_name", self._thread, "name", one_line(self._task.task_id))
+        yield told("process_sort_index", self._thread, "sort_index", self._pid)
+        yield told("thread_name", self._thread, "name", "runs")
+        yield told("thread_sort_index", self._thread, "sort_index", -1)
+        for number, lane in enumerate(self._task.lanes):
+            thread = self._tid(number)
+            yield told("thread_name", thread, "name", one_line(lane.name))
+            yield told("thread_sort_index", thread, "sort_index", number * self._stride)
+            if self._apart:
+                for step, name in enumerate(self._task.steps, 1):
+                    yield told("thread_name", thread + step, "name", f"{one_line(lane.name)}: {one_line(name)}")
+                    yield told("thread_sort_index", thread + step, "sort_index", number * self._stride + step)
+
+    def _phase(self, phase: Phase) -> str:
+        thread = self._tid(phase.lane)
+        if phase.end is None:
+            return self._moment(thread, phase.begin, phase.name, phase.told)
+        event = {"ph": "X", "pid": self._pid, "tid": thread, "ts": phase.begin, "dur": phase.end - phase.begin}
+        return json.dumps({**event, "name": one_line(phase.name), "cat": "phase", "args": phase.told})
+
+    def _moment(self, thread: int, at: int, name: str, told: dict[str, object]) -> str:
+        event = {"ph": "i", "s": "t", "pid": self._pid, "tid": thread, "ts": at, "name": one_line(name)}
+        return json.dumps({**event, "cat": "note", "args": told})
+
+    def _block(self, block: TraceBlock) -> Iterator[str]:
+        pid, tid, begin, end = self._pid, self._tid(block.lane), block.begin, block.end
+        told = []
+        if block.wall_seconds is not None:
+            told.append(f'"wall_s":{block.wall_seconds:.7g}')
+        if block.cpu_seconds is not None:
+            told.append(f'"cpu_s":{block.cpu_seconds:.7g}')
+        if block.failures:
+            told.append(f'"failed_attempts":{block.failures}')
+        if block.gpu_util_pct is not None:
+            told.append(f'"gpu_pct":{block.gpu_util_pct:.4g}')
+        if block.gpu_mem_bytes is not None:
+            told.append(f'"gpu_bytes":{block.gpu_mem_bytes}')
+        if block.run >= 0 and len(self._task.runs) > 1:
+            told.append(f'"run":{json.dumps(self._task.runs[block.run].run_id)}')
+        name = ",".join(map(str, block.cell))
+        yield (
+            f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin},"dur":{end - begin},"cat":"block",'
+            f'"name":"block {name}","args":{{{",".join(told)}}}}}'
+        )
+        if block.steps:
+            yield from self._steps(block, tid)
+        if block.peak_rss_bytes is not None:
+            yield (
+                f'{{"ph":"C","pid":{pid},"tid":{tid},"ts":{end},"name":{self._memory[block.lane]},'
+                f'"args":{{"bytes":{block.peak_rss_bytes}}}}}'
+            )
+        rates = []
+        if end > begin:
+            seconds = (end - begin) / 1e6
+            if block.io_read_bytes is not None:
+                rates.append(("read B/s", block.io_read_bytes / seconds))
+            if block.io_write_bytes is not None:
+                rates.append(("write B/s", block.io_write_bytes / seconds))
+        if rates:
+            head = f'{{"ph":"C","pid":{pid},"tid":{tid},"name":{self._io[block.lane]},"ts":'
+            yield head + f'{begin},"args":{{{",".join(f"{json.dumps(key)}:{rate:.0f}" for key, rate in rates)}}}}}'
+            yield head + f'{end},"args":{{{",".join(f"{json.dumps(key)}:0" for key, _ in rates)}}}}}'
+
+    def _steps(self, block: TraceBlock, tid: int) -> Iterator[str]:
+        """Lay the steps end to end; those that ran at the same time, and so sum to more, are shortened to fit."""
+        room = block.end - block.begin
+        total = sum(seconds for _, seconds in block.steps) * 1e6
+        scale = 1e6 if total <= room or total <= 0 else 1e6 * room / total
+        done = 0.0
+        for number, seconds in block.steps:
+            begin = block.begin + min(int(done), room)
+            done += seconds * scale
+            length = block.begin + min(int(done), room) - begin
+            thread = tid + 1 + number if self._apart else tid
+            more = "" if scale == 1e6 else f',"shortened_from_us":{seconds * 1e6:.0f}'
+            yield (
+                f'{{"ph":"X","pid":{self._pid},"tid":{thread},"ts":{begin},"dur":{length},"cat":"step",'
+                f'"name":{self._names[number]},"args":{{"position":"not recorded"{more}}}}}'
+            )
