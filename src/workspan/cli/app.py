@@ -140,9 +140,7 @@ def trace(
     ] = "workers",
     limit: Annotated[int, Parameter(converter=_whole, help="Most blocks; the first ones are kept.")] = 1_000_000,
     gzip: Annotated[bool, Parameter(help="Compress, whatever the name.")] = False,
-    otlp: Annotated[
-        str | None, Parameter(help="Send spans to this OTLP endpoint instead (extra 'otel').")
-    ] = None,
+    otlp: Annotated[str | None, Parameter(help="Send spans to this OTLP endpoint instead (extra 'otel').")] = None,
 ) -> int:
     """Write a run as a trace that opens in Perfetto (ui.perfetto.dev) and in chrome://tracing.
 

@@ -25,9 +25,7 @@ def run(path: str, *, out: Path, lanes: Lanes, limit: int, compress: bool, otlp:
     Raises
     ------
     ConfigurationError
-        Nothing is recorded there, or the file cannot be written there.
-    NoStoreError
-        No block's times are recorded.
+        Nothing is recorded there, or no block's times are; or the file is a folder.
     MissingExtraError
         Spans are to be sent and the extra is not installed.
     """
@@ -68,4 +66,4 @@ def _opened(path: Path, compress: bool) -> TextIO:
         return open(path, "w", encoding="ascii")
     import gzip
 
-    return gzip.open(path, "wt", compresslevel=3, encoding="ascii")  # type: ignore[return-value]
+    return gzip.open(path, "wt", compresslevel=3, encoding="ascii")

@@ -129,7 +129,7 @@ def from_summaries(a: Stat, b: Stat) -> Ratio:
 
 
 def _unpaired(a: tuple[float, float, int], b: tuple[float, float, int]) -> Ratio:
-    """Join two means, each with the variance of its logarithm and the freedom of that, after Welch and Satterthwaite."""
+    """Join two means, each with the variance of its logarithm and the freedom of that (Welch, Satterthwaite)."""
     total = a[1] + b[1]
     freedom = 0
     if math.isfinite(total):

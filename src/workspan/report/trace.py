@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from workspan.errors import NoStoreError
+from workspan.errors import ConfigurationError
 from workspan.store.meta import MEASURED
 from workspan.store.reader import NO_WORKER
 
@@ -48,6 +48,9 @@ class TraceBlock(NamedTuple):
     """Position in :attr:`TraceTask.runs`; -1: no history tells."""
     failures: int
     """Attempts before it that did not succeed."""
+    steps: tuple[tuple[int, float], ...]
+    """Position in :attr:`TraceTask.steps` and self seconds of each step that it entered; in which order, and when, is
+    not recorded."""
     wall_seconds: float | None
     cpu_seconds: float | None
     peak_rss_bytes: int | None
@@ -55,9 +58,6 @@ class TraceBlock(NamedTuple):
     io_write_bytes: int | None
     gpu_util_pct: float | None
     gpu_mem_bytes: int | None
-    steps: tuple[tuple[int, float], ...]
-    """Position in :attr:`TraceTask.steps` and self seconds of each step that it entered; in which order, and when, is
-    not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,19 @@ class TraceTask:
             np.array([run.started_at for run in runs]), chosen.sent + _ROUNDING, side="right"
         ).astype(np.int32)
         self._run_of -= 1
-        self.lanes, self._lane_of = _lanes(chosen, runs)
+        self.lanes, self._lane_of = _lanes(chosen, runs, origin)
         self.phases = tuple(self._phases())
 
     @property
     def count(self) -> int:
         """Blocks that are in the trace."""
         return len(self._chosen.rows)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """Begin of the first block and end of the last one, in µs since the origin; ``None``: there is none."""
+        sent, returned = self._chosen.sent, self._chosen.returned
+        return (self._at(sent[0]), self._at(returned.max())) if len(sent) else None
 
     def blocks(self) -> Iterator[TraceBlock]:
         """Yield the blocks in the order in which they were begun; some thousands are held at a time."""
@@ -128,7 +134,7 @@ class TraceTask:
         rows = self._chosen.rows[here]
         low, high = int(rows.min()), int(rows.max()) + 1
         cells = np.stack(np.unravel_index(rows, store.cell_counts), axis=1)
-        measures = []
+        measures: list[list[Any]] = []
         for name in MEASURED:
             column = store.part(name, low, high)[rows - low]
             # Who is on a device holds some of its memory, so 0 is not measured there.
@@ -142,18 +148,18 @@ class TraceTask:
             own = store.part(f"steps/{name}", low, high)[rows - low]
             for row in np.flatnonzero(own == own).tolist():
                 steps[row].append((number, float(own[row])))
-        for lane, cell, sent, returned, run, failures, measured, entered in zip(
+        for lane, cell, sent, returned, run, failures, entered, measured in zip(
             self._lane_of[here].tolist(),
             map(tuple, cells.tolist()),
             micros(self._chosen.sent[here], self._origin).tolist(),
             micros(self._chosen.returned[here], self._origin).tolist(),
             self._run_of[here].tolist(),
             store.part("failures", low, high)[rows - low].tolist(),
-            zip(*measures, strict=True),
             steps,
+            zip(*measures, strict=True),
             strict=True,
         ):
-            yield TraceBlock(lane, cell, sent, max(sent, returned), run, failures, *measured, tuple(entered))
+            yield TraceBlock(lane, cell, sent, max(sent, returned), run, failures, tuple(entered), *measured)
 
     # -- what the history tells ------------------------------------------------------------------------------------
 
@@ -242,7 +248,7 @@ def read_trace(place: Place, *, limit: int) -> Trace:
 
     Raises
     ------
-    NoStoreError
+    ConfigurationError
         No block's times are recorded there.
     """
     tasks = []
@@ -250,10 +256,11 @@ def read_trace(place: Place, *, limit: int) -> Trace:
         runs = tuple(r for r in task.runs if place.selected is None or r.run_id == place.selected)
         if runs or place.selected is None:
             tasks.append((task, runs, _rows(task, runs if place.selected is not None else None)))
+    tasks = [found for found in tasks if found[1] or len(found[2][0])]
     tasks.sort(key=lambda found: _order(found[0], found[1]))
     total = sum(len(rows) for _, _, (rows, _) in tasks)
     if not total:
-        raise NoStoreError(
+        raise ConfigurationError(
             f"{place.text!r} has no block whose times are recorded, so there is no trace: give the tasks a "
             "tracking_path and resource_tracking=True"
         )
@@ -324,7 +331,7 @@ def _chosen(
     return _Chosen(rows, sent, returned, workers, capped)
 
 
-def _lanes(chosen: _Chosen, runs: tuple[TaskReport, ...]) -> tuple[tuple[Lane, ...], NDArray[np.int32]]:
+def _lanes(chosen: _Chosen, runs: tuple[TaskReport, ...], origin: float) -> tuple[tuple[Lane, ...], NDArray[np.int32]]:
     """Return the lanes, and that of each block."""
     known = {record.id for run in runs for record in run.workers.records}
     managed = sorted(known | set(np.unique(chosen.workers[chosen.workers != NO_WORKER]).tolist()))
@@ -332,7 +339,7 @@ def _lanes(chosen: _Chosen, runs: tuple[TaskReport, ...]) -> tuple[tuple[Lane, .
     lane_of = np.searchsorted(np.array(managed, np.int64), chosen.workers.astype(np.int64)).astype(np.int32)
     guests = np.flatnonzero(chosen.workers == NO_WORKER)
     if len(guests):
-        own = _apart(micros(chosen.sent[guests], 0.0).tolist(), micros(chosen.returned[guests], 0.0).tolist())
+        own = _apart(micros(chosen.sent[guests], origin).tolist(), micros(chosen.returned[guests], origin).tolist())
         lane_of[guests] = len(lanes) + np.array(own, np.int32)
         most = max(own) + 1
         name = "this process" if not managed and most == 1 else "unmanaged"

@@ -48,7 +48,7 @@ def _items(comparison: Comparison) -> list[tuple[str, str]]:
 def _line(row: Row, moved: list[Row]) -> list[str]:
     metric = f"step {_cut(row.step)}" if row.step is not None else row.metric
     if row.verdict == "same":
-        return [_cut(row.task), metric, "no difference", "", "", ""]
+        return [_cut(row.task), metric, "no difference", _between(row), "", ""]
     steps = "   ".join(f"{_cut(step.step or '')} {_both(step)}" for step in moved)
     last = "REGRESSION" if row.regression else "cannot tell" if row.verdict == "unclear" else ""
     return [_cut(row.task), metric, _both(row), f"{_percent(row.change)} {_between(row)}".rstrip(), steps, last]
@@ -77,6 +77,8 @@ def _percent(change: float | None) -> str:
 def _between(row: Row) -> str:
     if row.low is None or row.high is None:
         return "" if row.change is None else "(spread not known)"
+    if row.verdict == "same" and max(-row.low, row.high) < 0.005:
+        return ""
     return f"({_bound(row.low)} .. {_bound(row.high)})"
 
 

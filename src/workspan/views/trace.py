@@ -20,8 +20,8 @@ __all__ = ["Lanes", "render_trace"]
 
 Lanes = Literal["workers", "steps"]
 
-_LINES = 2048
-"""Events that are joined to one piece of text."""
+_LINES = 512
+"""Blocks, or other events, that are joined to one piece of text."""
 
 
 def render_trace(trace: Trace, *, lanes: Lanes = "workers") -> Iterator[str]:
@@ -71,10 +71,22 @@ class _TaskWriter:
         self._apart = lanes == "steps"
         self._stride = 1 + (len(task.steps) if self._apart else 0)
         self.next_thread = self._thread + 1 + self._stride * len(task.lanes)
-        self._names = [json.dumps(one_line(name)) for name in task.steps]
-        self._lane_names = [json.dumps(one_line(lane.name)) for lane in task.lanes]
-        self._memory = [json.dumps(f"peak RSS, {one_line(lane.name)}") for lane in task.lanes]
-        self._io = [json.dumps(f"I/O, {one_line(lane.name)}") for lane in task.lanes]
+
+        def head(kind: str, thread: int, name: str = "") -> str:
+            name = f'"name":{json.dumps(one_line(name))},' if name else ""
+            return f',\n{{"ph":"{kind}","pid":{process},"tid":{thread},{name}"ts":'
+
+        threads = [self._tid(number) for number in range(len(task.lanes))]
+        named = list(zip(threads, task.lanes, strict=True))
+        self._slices = [head("X", thread)[2:] for thread in threads]
+        self._memory = [head("C", thread, f"peak RSS, {lane.name}") for thread, lane in named]
+        self._io = [head("C", thread, f"I/O, {lane.name}") for thread, lane in named]
+        ranks = range(1, self._stride) if self._apart else (0,)
+        self._step_slices = [head("X", thread + rank) for thread in threads for rank in ranks]
+        self._step_ends = [
+            f',"cat":"step","name":{json.dumps(one_line(name))},"args":{{"position":"not recorded"'
+            for name in task.steps
+        ]
 
     def events(self, notes: tuple[str, ...]) -> Iterator[str]:
         yield from self._metadata()
@@ -83,7 +95,7 @@ class _TaskWriter:
         for phase in self._task.phases:
             yield self._phase(phase)
         for block in self._task.blocks():
-            yield from self._block(block)
+            yield self._block(block)
 
     def _tid(self, lane: int | None) -> int:
         return self._thread if lane is None else self._thread + 1 + lane * self._stride
@@ -116,8 +128,9 @@ class _TaskWriter:
         event = {"ph": "i", "s": "t", "pid": self._pid, "tid": thread, "ts": at, "name": one_line(name)}
         return json.dumps({**event, "cat": "note", "args": told})
 
-    def _block(self, block: TraceBlock) -> Iterator[str]:
-        pid, tid, begin, end = self._pid, self._tid(block.lane), block.begin, block.end
+    def _block(self, block: TraceBlock) -> str:
+        """Return a block, its steps and its counters: one piece of text, as there may be millions of them."""
+        begin, end, lane = block.begin, block.end, block.lane
         told = []
         if block.wall_seconds is not None:
             told.append(f'"wall_s":{block.wall_seconds:.7g}')
@@ -131,43 +144,42 @@ class _TaskWriter:
             told.append(f'"gpu_bytes":{block.gpu_mem_bytes}')
         if block.run >= 0 and len(self._task.runs) > 1:
             told.append(f'"run":{json.dumps(self._task.runs[block.run].run_id)}')
-        name = ",".join(map(str, block.cell))
-        yield (
-            f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin},"dur":{end - begin},"cat":"block",'
-            f'"name":"block {name}","args":{{{",".join(told)}}}}}'
+        cell = block.cell
+        name = str(cell[0]) if len(cell) == 1 else ",".join(map(str, cell))
+        text = (
+            f'{self._slices[lane]}{begin},"dur":{end - begin},"cat":"block","name":"block {name}",'
+            f'"args":{{{",".join(told)}}}}}'
         )
         if block.steps:
-            yield from self._steps(block, tid)
+            text += self._steps(block)
         if block.peak_rss_bytes is not None:
-            yield (
-                f'{{"ph":"C","pid":{pid},"tid":{tid},"ts":{end},"name":{self._memory[block.lane]},'
-                f'"args":{{"bytes":{block.peak_rss_bytes}}}}}'
-            )
-        rates = []
-        if end > begin:
+            text += f'{self._memory[lane]}{end},"args":{{"bytes":{block.peak_rss_bytes}}}}}'
+        read, written = block.io_read_bytes, block.io_write_bytes
+        if end > begin and (read is not None or written is not None):
             seconds = (end - begin) / 1e6
-            if block.io_read_bytes is not None:
-                rates.append(("read B/s", block.io_read_bytes / seconds))
-            if block.io_write_bytes is not None:
-                rates.append(("write B/s", block.io_write_bytes / seconds))
-        if rates:
-            head = f'{{"ph":"C","pid":{pid},"tid":{tid},"name":{self._io[block.lane]},"ts":'
-            yield head + f'{begin},"args":{{{",".join(f"{json.dumps(key)}:{rate:.0f}" for key, rate in rates)}}}}}'
-            yield head + f'{end},"args":{{{",".join(f"{json.dumps(key)}:0" for key, _ in rates)}}}}}'
+            if read is None or written is None:
+                key, only = ("write", written) if read is None else ("read", read)
+                rates, none = f'"{key} B/s":{(only or 0) / seconds:.0f}', f'"{key} B/s":0'
+            else:
+                rates = f'"read B/s":{read / seconds:.0f},"write B/s":{written / seconds:.0f}'
+                none = '"read B/s":0,"write B/s":0'
+            head = self._io[lane]
+            text += f'{head}{begin},"args":{{{rates}}}}}{head}{end},"args":{{{none}}}}}'
+        return text
 
-    def _steps(self, block: TraceBlock, tid: int) -> Iterator[str]:
+    def _steps(self, block: TraceBlock) -> str:
         """Lay the steps end to end; those that ran at the same time, and so sum to more, are shortened to fit."""
-        room = block.end - block.begin
-        total = sum(seconds for _, seconds in block.steps) * 1e6
-        scale = 1e6 if total <= room or total <= 0 else 1e6 * room / total
-        done = 0.0
-        for number, seconds in block.steps:
-            begin = block.begin + min(int(done), room)
+        steps, first, room = block.steps, block.begin, block.end - block.begin
+        total = 0.0
+        for _, seconds in steps:
+            total += seconds
+        scale = 1e6 if total * 1e6 <= room or total <= 0 else room / total
+        text, at, done = "", 0, 0.0
+        for number, seconds in steps:
             done += seconds * scale
-            length = block.begin + min(int(done), room) - begin
-            thread = tid + 1 + number if self._apart else tid
-            more = "" if scale == 1e6 else f',"shortened_from_us":{seconds * 1e6:.0f}'
-            yield (
-                f'{{"ph":"X","pid":{self._pid},"tid":{thread},"ts":{begin},"dur":{length},"cat":"step",'
-                f'"name":{self._names[number]},"args":{{"position":"not recorded"{more}}}}}'
-            )
+            stop = min(int(done), room)
+            head = self._step_slices[block.lane * (self._stride - 1) + number if self._apart else block.lane]
+            text += f'{head}{first + at},"dur":{stop - at}{self._step_ends[number]}'
+            text += "}}" if scale == 1e6 else f',"shortened_from_us":{seconds * 1e6:.0f}}}}}'
+            at = stop
+        return text
