@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,13 @@ from workspan.report.comparison_values import Comparison
 RNG = np.random.default_rng(10)
 WALLS = RNG.lognormal(0.0, 0.4, 120)
 LATER = EPOCH + 10_000
+SEED = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """Each test draws the same numbers, whichever ran before it."""
+    RNG.bit_generator.state = SEED
 
 
 def noise(blocks: int = 120, spread: float = 0.02) -> np.ndarray:
@@ -124,24 +132,24 @@ class TestFalseAlarms:
     """Runs of the same program do not differ."""
 
     def test_synthetic_runs(self, tmp_path: Path) -> None:
-        """Of 40 pairs of equal runs with drifting blocks at most 2 show any difference, in any row (issue 10)."""
-        for number in range(41):
+        """Of 28 pairs of equal runs with drifting blocks at most 1 shows any difference, in any row (issue 10)."""
+        for number in range(8):
             drift = np.exp(0.1 * np.convolve(RNG.standard_normal(140), np.full(10, 0.3), "valid")[:120])
             steps = {"read": 0.3 * WALLS * noise(spread=0.1), "filter": 0.6 * WALLS * drift}
             record(tmp_path / str(number), WALLS * drift, steps=steps, peaks=RNG.integers(60 << 20, 61 << 20, 120))
         alarms = 0
-        for number in range(40):
-            found = ws.compare(tmp_path / str(number), tmp_path / str(number + 1), fail_over=0.1)
+        for a, b in combinations("01234567", 2):
+            found = ws.compare(tmp_path / a, tmp_path / b, fail_over=0.1)
             alarms += any(row.verdict in ("more", "less") for row in found.rows)
             assert found
-        assert alarms <= 2
+        assert alarms <= 1
 
     def test_runs_on_a_restless_machine(self, tmp_path: Path) -> None:
         """Where whole runs differ by 10 %, two of them seem different; with others at hand they do not (issue 10)."""
-        for number in range(20):
-            record(tmp_path / str(number), WALLS * noise() * RNG.lognormal(0, 0.1), run_id=f"r{number}")
-        others = [tmp_path / str(number) for number in range(8, 20)]
-        pairs = [(tmp_path / str(n), tmp_path / str(n + 1)) for n in range(8)]
+        for number, factor in enumerate([0.88, 1.13, 1.0, 0.85, 1.1, 0.95, 1.2, 0.9, 1.05]):
+            record(tmp_path / str(number), WALLS * noise() * factor, run_id=f"r{number}")
+        others = [tmp_path / str(number) for number in range(3, 9)]
+        pairs = [(tmp_path / a, tmp_path / b) for a, b in combinations("012", 2)]
         alone = sum(bool(ws.compare(*pair, fail_over=0.1).regressions) for pair in pairs)
         known = sum(bool(ws.compare(*pair, fail_over=0.1, also=others).regressions) for pair in pairs)
         assert alone >= 1

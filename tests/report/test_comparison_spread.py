@@ -47,7 +47,7 @@ def test_taking_blocks_for_independent_would_not_do() -> None:
 
 @pytest.mark.parametrize("function", [from_pairs, from_samples])
 def test_a_real_change_is_found(function: object) -> None:
-    """10 % more is found in nearly all pairs of 1,000 blocks with drifts, whether the blocks are matched or not (M103)."""
+    """10 % more is found in nearly all pairs of 1,000 blocks with drifts, matched or not (M103)."""
     rng = np.random.default_rng(2)
     a, b = drifting(rng, 1000, 0.5, 0.1), 1.1 * drifting(rng, 1000, 0.5, 0.1)
     assert missed(a, b, function) > 0.99

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "Phase", "Trace", "TraceBlock", "TraceTask", "read_trace"]
 
-_BATCH = 1 << 15
+_BATCH = 1 << 12
 _ROUNDING = 1e-6
 _STAMPS = {"sent_at", "returned_at", "worker_id"}
 
