@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from workspan.report.aggregate import TaskAggregate
 from workspan.report.parts import TaskPlace
 from workspan.report.task import TaskReport
 from workspan.report.timeline import TaskTimeline
-from workspan.store.meta import ARRAYS, chunk_file
-from workspan.store.runs import append_run
+from workspan.store.meta import ARRAYS, STEP, chunk_file
+from workspan.store.reader import NO_WORKER
+from workspan.store.steps import slug
 from workspan.store.tracking import TrackingStore
 
 EPOCH = 1_800_000_000.0
@@ -53,8 +55,10 @@ def record(
     walls = np.asarray(walls, float)
     executed, total = len(walls), first + len(walls)
     peaks, reads = np.broadcast_to(peaks, executed), np.broadcast_to(reads, executed)
-    layout = row(total, extent)
-    store = TrackingStore.open(folder, layout, resource_tracking=tracked, task_id=task_id)
+    steps = {name: np.asarray(column, float) for name, column in (steps or {}).items()}
+    if not (folder / "zarr.json").exists():
+        _make(folder, total, extent, task_id, tracked, tuple(steps))
+    sent_at, returned_at, worker_id = np.empty(executed), np.empty(executed), np.empty(executed)
     aggregate = TaskAggregate(total, resource_tracking=tracked, has_workers=workers is not None)
     timeline = TaskTimeline()
     free = [started_at + 0.05] * (workers or 1)
@@ -64,21 +68,27 @@ def record(
     if first:
         aggregate.skipped(first, "done")
     for _ in range(failed):
-        store.record_failure(first)
         aggregate.failed()
     for n, wall in enumerate(walls.tolist()):
         worker = free.index(min(free))
         sent = free[worker]
         returned = free[worker] = sent + wall + overhead
         stats = BlockStats(wall, 0.9 * wall, int(peaks[n]), int(reads[n]), 50) if tracked else None
-        own = {name: (float(column[n]), 1) for name, column in (steps or {}).items() if column[n] == column[n]}
-        store.record_done(first + n, stats, worker if workers else None, sent, returned, own)
+        own = {name: (float(column[n]), 1) for name, column in steps.items() if column[n] == column[n]}
+        sent_at[n], returned_at[n], worker_id[n] = sent, returned, worker if workers else NO_WORKER
         aggregate.done(returned - sent, stats, own)
         timeline.returned(worker, sent, returned, ok=True)
     for worker in range(workers or 0):
         timeline.stopping(worker, max(free))
         timeline.ended(worker, max(free) + 0.01, "clean")
-    store.close()
+    columns = {"done": np.ones(executed), "failures": np.where(np.arange(executed), 0, failed)}
+    if tracked:
+        columns |= {"sent_at": sent_at, "returned_at": returned_at, "worker_id": worker_id}
+        columns |= {"wall_seconds": walls, "cpu_seconds": 0.9 * walls, "gpu_util_pct": np.full(executed, np.nan)}
+        columns |= {"peak_rss_bytes": peaks, "io_read_bytes": reads, "io_write_bytes": np.full(executed, 50)}
+        columns |= {f"steps/{slug(name)}": column for name, column in steps.items()}
+    for name, values in columns.items():
+        _write(chunk_file(folder / name, 1), ARRAYS.get(name, STEP).dtype, total, first, values)
     report = aggregate.report(
         run_id=run_id,
         task_id=task_id,
@@ -91,8 +101,35 @@ def record(
         workers=timeline.summary(),
         place=TaskPlace(place, 1),
     )
-    append_run(folder / "runs.jsonl", report.to_json())
+    with open(folder / "runs.jsonl", "a") as file:  # as append_run does, but not down to the disk
+        file.write(json.dumps(report.to_json(), allow_nan=False) + "\n")
     return report
+
+
+_made: dict[tuple[object, ...], dict[str, bytes]] = {}
+"""Files of stores that were made before: making one waits for the disk, writing its files again does not."""
+
+
+def _make(folder: Path, blocks: int, extent: int, task_id: str, tracked: bool, steps: tuple[str, ...]) -> None:
+    """Make a store whose figures are still to be written."""
+    key = blocks, extent, task_id, tracked, steps
+    if key not in _made:
+        with TrackingStore.open(folder, row(blocks, extent), resource_tracking=tracked, task_id=task_id) as store:
+            store.record_done(0, BlockStats(1.0, 1.0, 1, 1, 1), 0, EPOCH, EPOCH, dict.fromkeys(steps, (1.0, 1)))
+        files = (path for path in folder.rglob("*") if path.is_file())
+        _made[key] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+        return
+    for name, data in _made[key].items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+def _write(file: Path, dtype: str, total: int, first: int, values: np.ndarray) -> None:
+    cells = np.fromfile(file, dtype) if file.exists() else np.zeros(total, dtype)
+    cells[first : first + len(values)] = values
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(cells.tobytes())
 
 
 def fill(folder: Path, blocks: int, steps: tuple[str, ...] = ("read", "filter")) -> None:

@@ -57,7 +57,7 @@ def test_the_scene() -> None:
         (row("cpu", 1.0, 1.2, "unclear", low=-0.1, high=0.5), "1.0 s -> 1.2 s  +20 % (-10 .. +50)    cannot tell"),
         (row("cpu", 1.0, 1.2, "unclear", low=None, high=None), "+20 % (spread not known)    cannot tell"),
         (row("io read", 0, 2048, "more"), "0.0 B -> 2.0 KB  new"),
-        (row("cpu", 1.0, 0.98, "less"), "1.0 s -> 980.0 ms  -2.0 % (-4 .. +0)"),
+        (row("cpu", 1.0, 0.95, "less"), "1.0 s -> 950.0 ms  -5.0 % (-7 .. -3)"),
     ],
 )
 def test_one_line(one: Row, told: str) -> None:

@@ -83,7 +83,7 @@ def _between(row: Row) -> str:
 
 
 def _bound(value: float) -> str:
-    return MISSING if not math.isfinite(value) else f"{value * 100:+.0f}"
+    return f"{round(value * 100):+d}" if math.isfinite(value) else MISSING
 
 
 def _cut(name: str) -> str:
