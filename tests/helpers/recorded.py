@@ -43,17 +43,18 @@ def record(
     extent: int = 10,
     tracked: bool = True,
     first: int = 0,
+    total: int | None = None,
     failed: int = 0,
     place: int = 0,
 ) -> TaskReport:
-    """Record a run that executed the blocks from number *first* on, each as long as *walls* says (seconds).
+    """Record a run that executed some of *total* blocks, from number *first* on, each of *walls* seconds.
 
     The next block goes to the worker that is free first; ``workers=None`` is a serial run. *failed* attempts, of the
     first block, came to nothing. *peaks* and *reads* are bytes, for all blocks or one by one; *steps* are self seconds
     by name, NaN where a block did not enter.
     """
     walls = np.asarray(walls, float)
-    executed, total = len(walls), first + len(walls)
+    executed, total = len(walls), total or first + len(walls)
     peaks, reads = np.broadcast_to(peaks, executed), np.broadcast_to(reads, executed)
     steps = {name: np.asarray(column, float) for name, column in (steps or {}).items()}
     if not (folder / "zarr.json").exists():
@@ -65,8 +66,8 @@ def record(
     for worker in range(workers or 0):
         timeline.started(worker, started_at)
         timeline.ready(worker, free[worker])
-    if first:
-        aggregate.skipped(first, "done")
+    if total > executed:
+        aggregate.skipped(total - executed, "done")
     for _ in range(failed):
         aggregate.failed()
     for n, wall in enumerate(walls.tolist()):

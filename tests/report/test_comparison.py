@@ -186,20 +186,26 @@ class TestPlaces:
     def test_a_store_is_all_its_blocks(self, tmp_path: Path) -> None:
         """A run that was resumed counts with all of its blocks, whichever run executed them (KF-38)."""
         record(tmp_path / "a", WALLS)
-        record(tmp_path / "b", WALLS[:60], run_id="r1")
-        record(tmp_path / "c", WALLS)
-        store = tmp_path / "b"
-        (tmp_path / "c" / "runs.jsonl").unlink()
-        assert ws.compare(tmp_path / "a", tmp_path / "c", with_first=True).row("smooth", "wall").a.n == 120
-        with_half = ws.compare(tmp_path / "a", store)
-        assert "elements" not in str(with_half.refused)
+        record(tmp_path / "b", WALLS[:60], run_id="r1", total=120)
+        record(tmp_path / "b", WALLS[60:], run_id="r2", first=60, started_at=LATER)
+        assert ws.compare(tmp_path / "a", tmp_path / "b", with_first=True).row("smooth", "wall").b.n == 120
+
+    def test_a_run_that_was_partly_done_again(self, tmp_path: Path) -> None:
+        """Blocks that a later run did again are not taken for those of the earlier one, which has summaries (KF-38)."""
+        record(tmp_path / "a", WALLS)
+        record(tmp_path / "b", WALLS, run_id="r1")
+        record(tmp_path / "b", 9 * WALLS[:60], run_id="r2", started_at=LATER, total=120)
+        row = ws.compare(tmp_path / "a", f"{tmp_path / 'b'}#r1").row("smooth", "wall")
+        assert (row.method, row.b.n) == ("summaries", 120)
+        assert row.change == pytest.approx(0.0, abs=1e-6)
 
     @pytest.mark.parametrize("selector", ["#-1", "#1", "#r2", "/runs.jsonl", "/runs.jsonl#-1"])
     def test_selecting_a_run(self, tmp_path: Path, selector: str) -> None:
-        """A number counts as in a list, an id may be short, and a history alone means its last run (issue 10)."""
+        """A number counts runs that did something, an id may be short, a history alone is its last run (issue 10)."""
         record(tmp_path / "a", WALLS)
         record(tmp_path / "b", WALLS, run_id="r1-long")
         record(tmp_path / "b", 2 * WALLS, run_id="r2-long", started_at=LATER)
+        record(tmp_path / "b", [], run_id="r3-idle", started_at=LATER + 9999, total=120)
         row = ws.compare(tmp_path / "a", f"{tmp_path / 'b'}{selector}").row("smooth", "wall")
         assert (row.change, row.method) == (pytest.approx(1.0, rel=1e-3), "pairs")
 

@@ -29,7 +29,9 @@ def missed(a: np.ndarray, b: np.ndarray, function: object, error: float = 0.05) 
     return float(np.mean([low > 1 or high < 1 for low, high in intervals]))
 
 
-@pytest.mark.parametrize(("blocks", "alike", "most"), [(8, 0.0, 0.09), (200, 0.5, 0.09), (1000, 0.9, 0.10)])
+@pytest.mark.parametrize(
+    ("blocks", "alike", "most"), [(8, 0.0, 0.08), (200, 0.5, 0.08), (1000, 0.9, 0.08), (1000, 0.97, 0.11)]
+)
 def test_equal_runs_are_seldom_told_apart(blocks: int, alike: float, most: float) -> None:
     """Of pairs of equal runs of unequal blocks, also with drifts, about 5 in 100 miss at 95 % (issue 10; M103)."""
     rng = np.random.default_rng(blocks)
@@ -69,7 +71,7 @@ def test_each_order_shows_its_own_drift() -> None:
     a, b = drifting(rng, 1000, 0.9), drifting(rng, 1000, 0.9)[:, order]
     when = np.arange(1000.0)
     held = [from_pairs(x, y, when, order.astype(float)).interval(0.05) for x, y in zip(a, b, strict=True)]
-    assert np.mean([low > 1 or high < 1 for low, high in held]) <= 0.1
+    assert np.mean([low > 1 or high < 1 for low, high in held]) <= 0.06
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 7, 19, 200, 500])

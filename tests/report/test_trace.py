@@ -123,6 +123,16 @@ def test_the_limit_keeps_the_first_blocks(tmp_path: Path) -> None:
     assert sorted(kept) == everything[:12]
 
 
+def test_the_first_blocks_are_those_of_the_first_run(tmp_path: Path) -> None:
+    """Within the limit the time counts and not the place: blocks at the end of the grid may have come first (R54)."""
+    record(tmp_path, WALLS[10:], run_id="r1", first=10)
+    record(tmp_path, WALLS[:10], run_id="r2", started_at=LATER, total=20)
+    (task,) = traced(tmp_path, limit=10).tasks
+    assert {block.cell[0] for block in task.blocks()} == set(range(10, 20))
+    (task,) = traced(tmp_path).tasks
+    assert [block.cell[0] for block in task.blocks()] == [*range(10, 20), *range(10)]
+
+
 def test_nothing_is_timed(tmp_path: Path) -> None:
     """A store without stamps has no trace, and the text says what records them (D42)."""
     record(tmp_path, WALLS, tracked=False)

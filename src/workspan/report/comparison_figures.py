@@ -130,7 +130,10 @@ class TaskFigures:
         """Fields of the layout; ``None``: not known."""
         store = self.task.store
         ours = None if store is None else store.attributes.get("workspan")
-        return ours if isinstance(ours, dict) and "write_roi" in ours else None
+        if not isinstance(ours, dict):
+            return None
+        rois = [ours.get(key) for key in ("write_roi", "read_roi")]
+        return ours if all(isinstance(roi, dict) and isinstance(roi.get("shape"), list) for roi in rois) else None
 
     @cached_property
     def is_first(self) -> NDArray[np.bool_]:

@@ -90,8 +90,7 @@ class _TaskWriter:
 
     def events(self, notes: tuple[str, ...]) -> Iterator[str]:
         yield from self._metadata()
-        for note in notes:
-            yield self._moment(self._thread, 0, "note", {"text": note})
+        yield self._moment(self._thread, 0, "how to read this", {"notes": list(notes)})
         for phase in self._task.phases:
             yield self._phase(phase)
         for block in self._task.blocks():
