@@ -109,6 +109,7 @@ class TestCompare:
         found = ws.compare(tmp_path / "a", tmp_path / "b", fail_over=0.1)
         row = found.row("smooth", "wall")
         assert (row.change, row.low, row.verdict) == (1.0, None, "unclear")
+        assert found.row("smooth", "io read").verdict == "same"  # bytes are counted
         assert found
 
     def test_the_first_block_of_a_worker_is_left_out(self, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_the_scene() -> None:
         (row("cpu", 1.0, 1.01, "same"), "no difference  (-1 .. +3)"),
         (row("cpu", 1.0, 1.2, "unclear", low=-0.1, high=0.5), "1.0 s -> 1.2 s  +20 % (-10 .. +50)    cannot tell"),
         (row("cpu", 1.0, 1.2, "unclear", low=None, high=None), "+20 % (spread not known)    cannot tell"),
+        (row("cpu", 1.0, 1.2, "unclear", low=-0.5, high=float("inf")), "+20 % (-50 .. >+999)"),
         (row("io read", 0, 2048, "more"), "0.0 B -> 2.0 KB  new"),
         (row("cpu", 1.0, 0.95, "less"), "1.0 s -> 950.0 ms  -5.0 % (-7 .. -3)"),
     ],

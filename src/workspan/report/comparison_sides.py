@@ -205,8 +205,8 @@ class Sides:
             enough = min(row.a.n, row.b.n) >= FEWEST
             verdict = "same" if abs(new - old) <= row.least else "unclear" if not enough else "more"
             verdict = "less" if verdict == "more" and new < old else verdict
-        elif interval is None:
-            verdict = "unclear"
+        elif interval is None:  # bytes are counted: what is as much as before needs no spread
+            verdict = "same" if _unit(row.metric) == "B" and abs(new - old) <= row.least else "unclear"
         else:
             low, high = interval[0] - 1.0, interval[1] - 1.0
             up = row.least / old

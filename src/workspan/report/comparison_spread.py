@@ -52,8 +52,8 @@ class Ratio:
         if not math.isfinite(self.deviation) or self.freedom < 1:
             return None
         half = student(self.freedom, error) * self.deviation if self.deviation else 0.0
-        if half > 50.0:  # more than any machine tells apart
-            return 0.0, math.inf
+        if half > 50.0:  # which says nothing
+            return None
         return self.value * math.exp(-half), self.value * math.exp(half)
 
     def widened(self, deviation: float, freedom: int) -> Ratio:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from workspan.views.format import MISSING, duration, fit, one_line, size, table
+from workspan.views.format import duration, fit, one_line, size, table
 
 if TYPE_CHECKING:
     from workspan.report.comparison import Comparison, Row
@@ -76,14 +75,14 @@ def _percent(change: float | None) -> str:
 
 def _between(row: Row) -> str:
     if row.low is None or row.high is None:
-        return "" if row.change is None else "(spread not known)"
+        return "" if row.change is None or row.verdict == "same" else "(spread not known)"
     if row.verdict == "same" and max(-row.low, row.high) < 0.005:
         return ""
     return f"({_bound(row.low)} .. {_bound(row.high)})"
 
 
 def _bound(value: float) -> str:
-    return f"{round(value * 100):+d}" if math.isfinite(value) else MISSING
+    return f"{round(value * 100):+d}" if value < 10 else ">+999"
 
 
 def _cut(name: str) -> str:
