@@ -26,6 +26,8 @@ _HOMES = {
         "expand_roi_to_grid",
         "expand_write_roi_to_grid",
     ),
+    "report.forecast": ("Forecast",),
+    "run.forecasts": ("forecast",),
     "run.pipeline": ("Pipeline",),
     "run.runner": ("run_blockwise",),
     "run.server": ("SerialServer", "Server"),

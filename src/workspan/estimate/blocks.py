@@ -207,8 +207,8 @@ class BlockTimes:
         """Say what a block of size *N* takes that is not the first one of its worker.
 
         ``value`` is the mean, so that the sum over blocks is right; ``low`` and ``high`` hold the share
-        :attr:`level` of single blocks; both are ``None`` below 5 measurements. Without any the source is ``"default"``. Never raises; a size
-        that cannot be used has no estimate.
+        :attr:`level` of single blocks; both are ``None`` below 5 measurements. Without any the source is
+        ``"default"``. Never raises; a size that cannot be used has no estimate.
         """
         found = self._estimator.predict(N)
         if found.value is None or not self.count:
