@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +13,6 @@ from hypothesis import settings
 from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
 
 __all__ = ["no_leaks", "pytest_configure", "pytest_runtest_makereport", "pytest_unconfigure"]
-
-# Runs leave a summary in the folder of timings: never in that of the person who runs the tests (E74).
-_TIMING = tempfile.mkdtemp(prefix="workspan-tests-timing-")
-os.environ["WORKSPAN_TIMING_DIRECTORY"] = _TIMING
-atexit.register(shutil.rmtree, _TIMING, ignore_errors=True)
 
 
 @pytest.fixture
