@@ -34,8 +34,8 @@ HELD = (85.0, 95.0)
 """How many runs in a hundred the intervals of 90 % must hold."""
 
 QUIET = 0.1
-"""What other programs may take of the processors during a run. A run with more is forgotten and done again, before it is
-compared with anything: it shows the machine and not the forecast."""
+"""What other programs may take of the processors during a run. A run with more is forgotten and done again, before it
+is compared with anything: it shows the machine and not the forecast."""
 
 ATTEMPTS = 6
 """How often it is done again, at most; then it counts as it is."""
