@@ -153,7 +153,9 @@ def test_busy_blocks_gain_nothing_beyond_the_processors(remember: Remember) -> N
     four, many = found.with_workers(4), found.with_workers(16)
     assert four is not None
     assert many is not None
-    assert many.wall_seconds >= 0.97 * four.wall_seconds  # type: ignore[operator]
+    assert four.wall_seconds is not None
+    assert many.wall_seconds is not None
+    assert many.wall_seconds >= 0.97 * four.wall_seconds
     other = line(200, work, "other", max_workers=4)
     remember(other, cpu_share=None)
     assert any("resource_tracking=True" in note for note in other.forecast().notes)
@@ -199,7 +201,8 @@ def test_a_store_alone_is_a_history(tmp_path: Path) -> None:
     assert read_summaries("t") == ([], 0)
     found = task.forecast(fresh=True)
     assert found.basis == "30 blocks of 1 run"
-    assert 0.06 < found.work_seconds < 1.0  # type: ignore[operator]
+    assert found.work_seconds is not None
+    assert 0.06 < found.work_seconds < 1.0
     assert found.tasks["t"].peak_rss_bytes is not None
 
 
@@ -210,7 +213,8 @@ def test_a_store_without_measurements_gives_the_figures_of_its_runs(tmp_path: Pa
     run(task, "processes")
     found = task.forecast(fresh=True)
     assert found.basis == "30 blocks of 1 run"
-    assert 0.06 < found.work_seconds < 1.0  # type: ignore[operator]
+    assert found.work_seconds is not None
+    assert 0.06 < found.work_seconds < 1.0
 
 
 def test_another_layout_is_forecast_by_size(remember: Remember) -> None:
