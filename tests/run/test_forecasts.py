@@ -20,8 +20,7 @@ from workspan.errors import ConfigurationError, LayoutMismatchError
 from workspan.measure.stats import Stat
 from workspan.report.history import LayoutFields, RunSummary, by_size
 from workspan.run import history
-from workspan.run.functions import function_fingerprint
-from workspan.run.history import history_file, n_ref_fingerprint, read_summaries
+from workspan.run.history import history_file, read_summaries
 from workspan.run.sizes import all_sizes, sizes_of
 from workspan.store.runs import append_run
 
@@ -89,8 +88,8 @@ def remember() -> Remember:
             "cpu_share": 0.1,
             "peak_rss": Stat(count, 2e9, 0.0, 2e9, 3e9, 2e9 * count),
             "steps": {"read": 0.25, "filter": 0.75},
-            "function": None if task.process_function is None else function_fingerprint(task.process_function),
-            "n_ref": n_ref_fingerprint(task),
+            "function": task.history_marks()[0],
+            "n_ref": task.history_marks()[1],
         }
         path = history_file(task.task_id)
         assert path is not None
