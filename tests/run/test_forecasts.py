@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,27 @@ def test_a_huge_task_is_answered_by_levels(remember: Remember) -> None:
     assert found.method == "bounds"
     assert found.wall_seconds == pytest.approx(125_000, rel=0.05)
     assert found.work_seconds == pytest.approx(1e6, rel=0.02)
+
+
+def test_a_hundred_million_blocks_take_no_memory_each(remember: Remember) -> None:
+    """The sizes of some blocks stand for all: 10^8 blocks in 3-d with conflicts are forecast in some MB (D46)."""
+    side = 465
+    task = ws.Task("t", Roi((0,) * 3, (side * 2 + 2,) * 3), Roi((0,) * 3, (4,) * 3), Roi((1,) * 3, (2,) * 3), work)
+    small = ws.Task("t", Roi((0,) * 3, (22,) * 3), Roi((0,) * 3, (4,) * 3), Roi((1,) * 3, (2,) * 3), work)
+    remember(small, cpu_share=0.01)
+    tracemalloc.start()
+    found = task.forecast(100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.total == side**3
+    assert found.wall_seconds == pytest.approx(side**3 / 100, rel=0.05)
+    assert peak < 30e6
+
+
+def test_a_task_without_blocks_is_nothing_to_do() -> None:
+    """A region smaller than a block has none (B14)."""
+    found = ws.Task("t", Roi((0,), (5,)), Roi((0,), (10,)), Roi((0,), (10,)), work).forecast()
+    assert (found.wall_seconds, found.source, found.blocks) == (0.0, "none", 0)
 
 
 def test_it_is_json_and_the_same_each_time(remember: Remember) -> None:
