@@ -72,9 +72,9 @@ class OperatorRun:
     function: MapTask
     count: int
     """Tasks."""
-    sizes: BundleRows
-    """Rows that each task reads from the source."""
     source_rows: int | None = None
+    sizes: BundleRows = field(default_factory=lambda: BundleRows(None))
+    """Rows that each task reads from the source."""
     report: RunReport | None = None
     fresh: set[int] = field(default_factory=set)
     """Tasks that this execution ran."""
@@ -226,7 +226,7 @@ class Execution:
                 stale.unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
-            runs.append(OperatorRun(operator, folder, function, len(bundles), sizes, None if runs else rows))
+            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows, sizes))
         return runs
 
     # -- one segment --------------------------------------------------------------------------------------------------
