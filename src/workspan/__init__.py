@@ -27,6 +27,8 @@ _HOMES = {
         "expand_roi_to_grid",
         "expand_write_roi_to_grid",
     ),
+    "report.forecast": ("Forecast",),
+    "run.forecasts": ("forecast",),
     "run.pipeline": ("Pipeline",),
     "run.runner": ("run_blockwise",),
     "run.server": ("SerialServer", "Server"),
@@ -89,6 +91,7 @@ __all__ = [
     "Coordinate",
     "Dataset",
     "DependencyGraph",
+    "Forecast",
     "JsonProgressObserver",
     "LayoutMismatchError",
     "Phase",
@@ -119,6 +122,7 @@ __all__ = [
     "estimate",
     "expand_roi_to_grid",
     "expand_write_roi_to_grid",
+    "forecast",
     "from_arrow",
     "from_items",
     "from_pandas",
@@ -180,8 +184,10 @@ if TYPE_CHECKING:
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
     from workspan.report.comparison import compare
+    from workspan.report.forecast import Forecast
     from workspan.report.parts import WorkerRecord
     from workspan.report.task import RunReport, TaskReport
+    from workspan.run.forecasts import forecast
     from workspan.run.graphs import (
         BlockwiseDependencyGraph,
         DependencyGraph,
