@@ -10,6 +10,7 @@ import threading
 import pytest
 from rich.console import Console
 
+from workspan.estimate.remaining import Left
 from workspan.views.progress import Guard
 from workspan.views.rich_progress import RichProgress
 
@@ -34,10 +35,13 @@ class TestBars:
         state = make.state("smooth", 1728, 0, ready=1720, processing=8, worker_start=8)
         observer.on_start({"smooth": state})
         clock.now = 120.0
-        after = make.state("smooth", 1728, 1204, ready=516, processing=8, worker_start=9, worker_restart=1)
+        counters = {"ready": 516, "processing": 8, "worker_start": 9, "worker_restart": 1}
+        after = make.state("smooth", 1728, 1204, **counters, left=Left(52.0, 50.0, 55.0))
         observer.on_progress({"smooth": after})
         (line,) = screen(shown)
-        assert re.fullmatch(r"smooth ▶ ━+[╸╺]? *━* 1,204/1,728 69% 8 workers  1 restart 0:52 left", line)
+        assert re.fullmatch(
+            r"smooth ▶ ━+[╸╺]? *━* 1,204/1,728 69% 8 workers  1 restart 0:52 left \(0:50 - 0:55\)", line
+        )
         observer.on_finish({"smooth": make.state("smooth", 1728, worker_start=8)})
         (line,) = screen(shown)
         assert re.fullmatch(r"smooth ✔ ━{30} 1,728/1,728 100% 8 workers +in 2:00", line)

@@ -52,7 +52,7 @@ class Display:
         self._session = session
         self._told = told
         self._summary = summary
-        self._guard = Guard(observer)
+        self._guard = Guard(observer, before=self._look)
         self._events = -1
 
     def start(self) -> None:
@@ -68,6 +68,12 @@ class Display:
             self._events = events
             self._guard.changed()
         self._guard.tick(self._session.states, self._session.clock.now())
+
+    def _look(self) -> None:
+        """Let the counters say what is left."""
+        session = self._session
+        for state, left in zip(session.states.values(), session.remaining.look(session.clock.now()), strict=True):
+            state.left = left
 
     def finish(self) -> None:
         """End the progress display."""

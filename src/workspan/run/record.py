@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats
     from workspan.report.task import TaskReport
     from workspan.run.clock import RunClock
+    from workspan.run.remaining import BlockSizes
     from workspan.schedule.events import Cause, Exit, SkipReason, Steps
     from workspan.schedule.state import TaskState
     from workspan.store.tracking import TrackingStore
@@ -48,6 +49,10 @@ class TaskBook:
     store: TrackingStore | None
     aggregate: TaskAggregate
     timeline: TaskTimeline = field(default_factory=TaskTimeline)
+    has_workers: bool = True
+    """Its blocks travel to workers."""
+    sizes: BlockSizes | None = None
+    """What of its size is done; ``None`` if all blocks are alike."""
     times: memoryview[float] | None = None
     """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
 
@@ -176,6 +181,8 @@ class RunRecord:
         if times is not None:
             times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
         book.aggregate.done(elapsed, stats, steps)
+        if book.sizes is not None:
+            book.sizes.take(index)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
         self.listener(book.task_id, index, True)

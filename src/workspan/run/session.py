@@ -6,7 +6,7 @@ import logging
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from workspan.run.functions import takes_context
 from workspan.run.inline import run_inline
 from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
+from workspan.run.remaining import BlockSizes, RunRemaining
 from workspan.run.stores import Stores, skip_known_blocks
 from workspan.schedule.dispatch import Dispatcher
 from workspan.schedule.events import KillWorker, Send, StartWorker, StopWorker, TakeBack
@@ -122,6 +123,8 @@ class Session:
         self.signal: signal.Signals | None = None
         self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
+        self.dispatcher: Dispatcher | None = None
+        """Who has which block; none before the run, and in the debug mode."""
         self.started = False
         """Something may have run: from here on there is a report."""
         for entry in spec.tasks:
@@ -147,6 +150,8 @@ class Session:
                     max_attempts=blocks.spec.max_retries + 1,
                     tracked=task.resource_tracking and store is not None,
                     store=store,
+                    has_workers=has_workers,
+                    sizes=BlockSizes.of(blocks.layout),
                     aggregate=TaskAggregate(
                         blocks.layout.num_blocks,
                         resource_tracking=task.resource_tracking and store is not None,
@@ -174,6 +179,11 @@ class Session:
         """Flush and close the stores and give their locks back; without a start, remove what was newly made."""
         self._resources.close()
         self._stores.close(keep_new=self.started)
+
+    @cached_property
+    def remaining(self) -> RunRemaining:
+        """What is left of each task; nobody looks unless it is asked."""
+        return RunRemaining(self)
 
     # -- driving ---------------------------------------------------------------------------------------------------
 
@@ -219,6 +229,7 @@ class Session:
         """
         one_at_a_time = not engine.has_workers
         dispatcher = Dispatcher(self.ledger, self.record, resources=resources, one_at_a_time=one_at_a_time)
+        self.dispatcher = dispatcher
         late: list[BaseException] = []
         with Interrupts(engine.wake) as interrupts:
             engine.open(self.job())
