@@ -75,6 +75,7 @@ class Score:
     held: int = 0
     ranges: int = 0
     silent: list[float] = field(default_factory=list)
+    wide: list[float] = field(default_factory=list)
 
     def add(self, other: Score) -> None:
         for mine, its in ((self.ours, other.ours), (self.peers, other.peers)):
@@ -82,6 +83,7 @@ class Score:
                 mine.setdefault(name, []).extend(values)
         self.held, self.ranges = self.held + other.held, self.ranges + other.ranges
         self.silent += other.silent
+        self.wide += other.wide
 
 
 def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: bool = False, trace=None) -> Score:
@@ -125,6 +127,7 @@ def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: b
         if left is not None and left.low is not None and left.high is not None:
             score.ranges += 1
             score.held += left.low <= truth <= left.high
+            score.wide.append((left.high - left.low) / run.ended)
         if trace is not None:
             trace(picture, truth, left, said)
         picture += step

@@ -60,6 +60,7 @@ class Looker:
         self._ends = [end for _, _, _, end in run.blocks]
         times = [end - begin for _, _, begin, end in run.blocks]
         self._seconds = [0.0, *accumulate(times)]
+        self._longest = [0.0, *accumulate(times, max)]
         self._squares = [0.0, *accumulate(t * t for t in times)]
         seen: set[int] = set()
         self._first = []
@@ -125,6 +126,7 @@ class Looker:
             firsts=len(firsts),
             first_seconds=sum(firsts),
             first_squares=sum(t * t for t in firsts),
+            longest=self._longest[done],
             done=self._done[done],
             rest=rest,
             chain=max(1, chain),

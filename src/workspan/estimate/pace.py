@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, log, sqrt
 from typing import NamedTuple
 
-__all__ = ["USUAL_SPREAD", "Bin", "Pace", "weigh"]
+__all__ = ["ALIKE", "USUAL_SPREAD", "Bin", "Pace", "weigh"]
 
 USUAL_SPREAD = 0.3
 """Relative deviation of the times of blocks around their mean, before they have shown it."""
@@ -15,7 +15,8 @@ EXPECTED = 3.0  # log odds of times that grow with the size, or go as they went 
 LEAST = 3.0  # blocks after a change that is believed
 TEMPER = 0.5  # what a block says counts for less than if times were normal and independent, which they are not
 CHANGES = -3.0  # log odds of a pace that does not stay, beside what it costs to describe it
-ALIKE = 0.02  # relative: nothing is measured better than this, nor are blocks ever more alike
+ALIKE = 0.02
+"""Relative: nothing is measured better than this, nor are blocks ever more alike."""
 
 
 class Bin:
@@ -104,12 +105,8 @@ def weigh(bins: list[Bin], ahead: float, history: int | None, prior: float, usua
     for n, share in enumerate(shares):
         if share > 0.0:
             rates[n] /= share
-            apart += share * max(0.0, square[n] / share / rates[n] ** 2 - 1.0) if rates[n] else 0.0
-    single = (
-        sqrt((inner + outer + SPREAD_COUNTS * (usual * mean) ** 2) / (freedom + SPREAD_COUNTS)) / mean
-        if mean
-        else usual
-    )
+            apart += share * max(0.0, square[n] / share / rates[n] ** 2 - 1.0) if rates[n] ** 2 > 0.0 else 0.0
+    single = sqrt((inner + outer + SPREAD_COUNTS * (usual * mean) ** 2) / (freedom + SPREAD_COUNTS)) / mean
     doubt = sqrt(single**2 / max(counted, 1.0) + apart)
     return Pace(rates, shares, single, doubt, counted + prior)
 

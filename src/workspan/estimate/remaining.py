@@ -11,8 +11,8 @@ than :data:`MOST_BINS`, as neighbours are joined.
 2. How many run at a time: the time that blocks took, over the time that workers were there. The age of blocks in
    flight counts, so that workers in step, which return their blocks in bursts, do not disturb it.
 3. When the last one ends: blocks in flight by what is left of them given their age, the others behind them, on workers
-   as they become free. A block that has run much longer than any before is expected to run on: by two fifths of its
-   age, the middle of what is left of a thing whose kind is not known.
+   as they become free. A block that has run much longer than any before is expected to run on: by a quarter of its
+   age; once it is done it is left out, since another one is as hard to foresee.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heapq import heapify, heapreplace
 from math import erfc, isfinite, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from workspan.estimate.pace import USUAL_SPREAD, Bin, Pace, weigh
+from workspan.estimate.pace import ALIKE, USUAL_SPREAD, Bin, Pace, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +32,13 @@ MOST_BINS = 48
 RANGE_FROM = 5  # measured blocks, as for every other interval
 PRIOR_OFF = 0.15  # by how much a run as a whole misses what earlier ones have shown
 PRIOR_COUNTS = 6.0  # most blocks that earlier runs count for
-STRAGGLES = sqrt(2.0) - 1.0  # of its age, what is left of a block that outlasts all that is known
-STRAGGLES_MOST = 3.5  # the same at the upper end of the range
+STRAGGLES = 0.25  # of its age, what is left of a block that outlasts all that is known
+STRAGGLES_MOST = 2.5  # the same at the upper end of the range
 EXACT_WORKERS = 256  # up to here the last rounds are gone through worker by worker
 Z = 1.645
+OUTSTANDING = 3.0  # times the usual, and above all spread: a straggler
+DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
+SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
 LONG = 30.0  # seconds of a first block beside which a warm-up is small
 CONFIRMED = 0.3  # of the time of a first block: when the next one has taken so long, it was no mere warm-up
 LATE = (2.5, 4.0)  # standard deviations from which on a block may be, and is, a straggler
@@ -90,6 +93,8 @@ class Look(NamedTuple):
     """The time of these."""
     first_squares: float = 0.0
     """The squares of these times."""
+    longest: float = 0.0
+    """The longest of the times of *blocks*; 0: not known."""
     done: tuple[float, ...] | None = None
     """The size of *blocks*, without the firsts, by each measure; ``None``: they are counted."""
     rest: tuple[float, ...] | None = None
@@ -184,6 +189,10 @@ class Remaining:
         part.busy += look.seconds - last.seconds + _ages(look) - _ages(last)
         part.there += (look.at - last.at) * max(look.ready_workers, len(look.running))
         part.skipped += look.skipped - last.skipped
+        if look.longest > last.longest and firsts == 0 and self._is_straggler(part, look.longest):
+            part.blocks -= 1
+            part.seconds -= look.longest
+            part.squares -= look.longest**2
         if part.blocks <= 0:
             return
         part.seconds = max(part.seconds, 0.0)
@@ -198,6 +207,19 @@ class Remaining:
             if len(self._bins) % 2:
                 joined.append(self._bins[-1])
             self._bins = joined
+
+    def _is_straggler(self, part: Bin, seconds: float) -> bool:
+        """Whether a block of *part* that took *seconds* is not like those before."""
+        blocks = sum(b.blocks for b in self._bins)
+        if blocks < RANGE_FROM:
+            return False
+        mean = sum(b.seconds for b in self._bins) / blocks
+        inner = max(0.0, sum(b.squares for b in self._bins) / blocks - mean * mean)
+        spread = sqrt(log(1.0 + (inner / mean**2 if mean**2 else 0.0) + ALIKE**2))
+        if seconds <= OUTSTANDING * mean or log(seconds / max(mean, 1e-300)) <= LATE[1] * spread:
+            return False
+        expected = mean / max(sum(b.units[-1] for b in self._bins) / blocks, 1e-300) * part.units[-1]
+        return self._measures == 1 or seconds > OUTSTANDING * expected
 
     # -- estimating ------------------------------------------------------------------------------------------------
 
@@ -222,7 +244,7 @@ class Remaining:
             usual = _mean(pace, block.units) + (first_extra if block.is_first else 0.0)
             rest_of_it, overdue = _rest(block.age, usual, log_spread)
             residuals.append(rest_of_it)
-            expected += max(0.0, block.age + (0.0 if overdue else rest_of_it) - usual)
+            expected += 0.0 if overdue else max(0.0, block.age - usual)
             if overdue:
                 longest = max(longest, block.age)
         if waiting and expected:
@@ -268,8 +290,9 @@ class Remaining:
         mean = work / at_a_time
         noise = pace.spread * a_block * sqrt(waiting + len(look.running)) / at_a_time
         end = a_block * (0.25 * min(1.0, waiting / at_a_time) + 0.5 * pace.spread)
-        off = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2)
-        low, high = max(0.0, value - off), value + off
+        drift = DRIFTS * mean * min(1.0, sqrt(waiting / max(pace.counted, 1.0)))
+        off = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2 + drift**2)
+        low, high = max(0.0, value - off), value + off * SURPRISES
         if longest:
             low = min(low, max(0.0, value - most + 0.03 * longest))
             high = max(high, STRAGGLES_MOST * longest)
@@ -303,8 +326,8 @@ class Remaining:
         if not self._is_confirmed(look, mean):
             return None
         waiting = max(0, look.left - len(look.running))
-        rest = look.rest if look.rest is not None and waiting else (1.0,) * self._measures
-        rates = [mean * max(waiting, 1) / unit if unit > 0.0 else 0.0 for unit in rest]
+        rest = look.rest or (float(waiting),) * self._measures
+        rates = [mean * waiting / unit if waiting and unit > 0.0 else mean for unit in rest]
         return Pace(rates, [1.0] + [0.0] * (self._measures - 1), self._usual_spread(look), 1.0, min(1.0, look.firsts))
 
     def _usual_spread(self, look: Look) -> float:

@@ -194,6 +194,7 @@ class RunRemaining:
             firsts=number,
             first_seconds=sum(firsts.values()) if number else 0.0,
             first_squares=sum(t * t for t in firsts.values()) if number else 0.0,
+            longest=elapsed.max if elapsed.n else 0.0,
             done=done,
             rest=rest,
             skipped=state.skipped_count - watched.known_skips,
