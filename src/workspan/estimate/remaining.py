@@ -36,7 +36,7 @@ STRAGGLES = 0.25  # of its age, what is left of a block that outlasts all that i
 STRAGGLES_MOST = 2.5  # the same at the upper end of the range
 EXACT_WORKERS = 256  # up to here the last rounds are gone through worker by worker
 Z = 1.645
-OUTSTANDING = 3.0  # times the usual, and above all spread: a straggler
+OUTSTANDING = 5.0  # times the usual, and above all spread: a straggler
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
 SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
 LONG = 30.0  # seconds of a first block beside which a warm-up is small
@@ -211,7 +211,7 @@ class Remaining:
     def _is_straggler(self, part: Bin, seconds: float) -> bool:
         """Whether a block of *part* that took *seconds* is not like those before."""
         blocks = sum(b.blocks for b in self._bins)
-        if blocks < RANGE_FROM:
+        if blocks < 2 * RANGE_FROM:
             return False
         mean = sum(b.seconds for b in self._bins) / blocks
         inner = max(0.0, sum(b.squares for b in self._bins) / blocks - mean * mean)
