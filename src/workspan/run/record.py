@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.engines.logs import worker_log_basename
 from workspan.errors import EngineError
 from workspan.report.aggregate import TaskAggregate
+from workspan.report.history import BlockSamples
 from workspan.report.parts import BlockFailure, TaskPlace
 from workspan.report.task import RunReport
 from workspan.report.timeline import TaskTimeline
@@ -53,6 +54,7 @@ class TaskBook:
     """Its blocks travel to workers."""
     sizes: BlockSizes | None = None
     """What of its size is done; ``None`` if all blocks are alike."""
+    samples: BlockSamples = field(default_factory=BlockSamples)
     times: memoryview[float] | None = None
     """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
 
@@ -183,6 +185,7 @@ class RunRecord:
         book.aggregate.done(elapsed, stats, steps)
         if book.sizes is not None:
             book.sizes.take(index)
+        book.samples.add(index, elapsed, worker)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
         self.listener(book.task_id, index, True)
