@@ -331,7 +331,7 @@ class Remaining:
         return Pace(rates, [1.0] + [0.0] * (self._measures - 1), self._usual_spread(look), 1.0, min(1.0, look.firsts))
 
     def _usual_spread(self, look: Look) -> float:
-        """Return the relative deviation that blocks have unless they show another: of earlier runs, or of first ones."""
+        """Return the relative deviation of blocks that have not shown any: of earlier runs, or of first blocks."""
         if self._history_spread is not None:
             return self._history_spread
         if look.firsts < 2 or not look.first_seconds:

@@ -13,7 +13,7 @@ from workspan.measure.stats import Stat, Welford
 from workspan.report.parts import EXITS, WorkerRecord, WorkersSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Iterable
 
 LONGEST_TEXT = 2000
 """Characters that are kept of what is known of a worker's end."""
@@ -82,10 +82,6 @@ class WorkerTimeline:
         """Note an attempt of which nothing came back: lost with the worker, or over its deadline."""
         self._failed += 1
 
-    def first_block(self) -> float | None:
-        """Return the seconds of its first block, of the longest one if several came back; ``None``: none did."""
-        return self.compute.stat().max if self._blocks and not self._failed else None
-
     def stopping(self, now: float) -> None:
         """Note that the worker was told to end, or that the run began to; the first time counts.
 
@@ -153,12 +149,6 @@ class TaskTimeline:
                 timeline.lost()
             else:
                 timeline.returned(sent_at, returned_at, ok=ok)
-
-    def first_blocks(self, known: Container[int]) -> Iterator[tuple[int, float]]:
-        """Yield (worker, seconds of its first block) of those that have one and are not *known*."""
-        for worker, timeline in list(self._workers.items()):
-            if worker not in known and (seconds := timeline.first_block()) is not None:
-                yield worker, seconds
 
     def stopping(self, worker: int, now: float) -> None:
         """Note that a worker was told to end."""

@@ -70,7 +70,7 @@ class Display:
         self._guard.tick(self._session.states, self._session.clock.now())
 
     def _look(self) -> None:
-        """Let the counters say what is left."""
+        """Let the counters say what is left; called before the observer is told anything."""
         session = self._session
         for state, left in zip(session.states.values(), session.remaining.look(session.clock.now()), strict=True):
             state.left = left

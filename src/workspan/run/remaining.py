@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from math import prod
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from workspan.estimate.remaining import Left, Look, Remaining, Running
+from workspan.run.costs import BlockCosts, costs_of, earlier
 
 if TYPE_CHECKING:
-    from workspan.grid import Layout
     from workspan.run.record import TaskBook
     from workspan.run.session import Session
+    from workspan.run.task import Task
 
-__all__ = ["BlockSizes", "RunRemaining"]
+__all__ = ["RunRemaining"]
 
 LOOK_SECONDS = 0.2
 """Least time between two looks; who asks in between gets the last one's answer, counted down."""
@@ -23,64 +23,48 @@ MOST_LEVELS = 4096
 """Levels that are told apart."""
 
 
-class BlockSizes:
-    """What the blocks of a task write, in parts of a whole block, where those at the edge are clipped.
-
-    Nothing is kept of a block but its part of a sum.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        begin, end = layout.covered
-        self._axes = []
-        """Stride, count and size of the last block, of each axis where it is clipped."""
-        clipped = []
-        for b, e, w, stride, count in zip(begin, end, layout.write_shape, layout.strides, layout.counts, strict=True):
-            over = (e - b) % w
-            clipped.append((count - 1 + over / w) / count if over and count else 1.0)
-            if over:
-                self._axes.append((stride, count, over / w))
-        self.mean = prod(clipped)
-        self.done = 0.0
-
-    @classmethod
-    def of(cls, layout: Layout) -> BlockSizes | None:
-        """Return the sizes, or ``None`` where all blocks are alike."""
-        if layout.fit != "shrink" or not layout.num_blocks:
-            return None
-        sizes = cls(layout)
-        return sizes if sizes._axes else None
-
-    def size(self, index: int) -> float:
-        """Return the size of a block; 1: whole."""
-        size = 1.0
-        for stride, count, last in self._axes:
-            if index // stride % count == count - 1:
-                size *= last
-        return size
-
-    def take(self, index: int) -> None:
-        """Count a block that is done."""
-        self.done += self.size(index)
-
-
 class _Watched:
     """One task, as looked at."""
 
-    def __init__(self, book: TaskBook) -> None:
+    def __init__(self, task: Task, book: TaskBook) -> None:
         layout = book.layout
         self.book = book
-        self.sizes = book.sizes
-        self.firsts: dict[int, float] = {}
-        self.first_units = 0.0
         self.known_skips = book.state.skipped_count
         self.levels: list[int] = []
         if 1 < layout.num_levels <= MOST_LEVELS:
             self.levels = list(accumulate(layout.level_size(level) for level in range(layout.num_levels)))
-        self.remaining = Remaining(1 if self.sizes is None else 2)
+        known = earlier(task) if book.state.total_block_count > book.state.completed_count else None
+        self.costs: BlockCosts | None = None
+        if not book.aggregate.elapsed.n:  # else what is done can no longer be summed up
+            self.costs = costs_of(task, layout, known)
+        if self.costs is None:
+            known = None
+        self.is_history_first = known is not None
+        self.are_alike = type(self.costs) in (BlockCosts, type(None))
+        if not self.are_alike:
+            book.costs = self.costs
+        self.remaining = Remaining(
+            1 if self.are_alike else 2,
+            history=None if known is None else 0,
+            history_spread=None if known is None else known.spread,
+            first_extra=0.0 if known is None else known.first_extra,
+        )
+
+    def units(self, blocks: float, costs: float) -> tuple[float, ...]:
+        """Return *blocks* that cost so much by each measure."""
+        if self.are_alike:
+            return (blocks if self.costs is None else blocks * self.costs.mean,)
+        return (costs, blocks) if self.is_history_first else (blocks, costs)
+
+    def block(self, index: int) -> tuple[float, ...]:
+        """Return the size of one block by each measure."""
+        return self.units(1.0, 0.0 if self.costs is None else self.costs.cost(index))
 
 
 class RunRemaining:
     """The time that each task of a run will still take. May be asked from any thread.
+
+    Best made before the first block is done: sizes are summed up from then on.
 
     Parameters
     ----------
@@ -90,7 +74,8 @@ class RunRemaining:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._tasks = [_Watched(book) for book in session.record.books]
+        self._has_workers = session.record.has_workers
+        self._tasks = [_Watched(*pair) for pair in zip(session.tasks, session.record.books, strict=True)]
         self._lock = Lock()
         self._looked_at = -1e300
 
@@ -103,9 +88,8 @@ class RunRemaining:
             return [watched.remaining.left(now) for watched in self._tasks]
 
     def _look(self, now: float) -> None:
-        session = self._session
         upstream: dict[int, list[int]] = {}
-        for up, down in session.spec.edges:
+        for up, down in self._session.spec.edges:
             upstream.setdefault(down, []).append(up)
         running, workers, ready = self._workers(now)
         before = 0.0
@@ -115,14 +99,13 @@ class RunRemaining:
             if state.pending_count:
                 found = (self._tasks[up].remaining.left(now) for up in upstream.get(number, ()))
                 wait = max((left.value for left in found if left is not None), default=0.0)
-            elif not watched.book.has_workers:
-                wait = before  # tasks share one thread
-            if watched.book.has_workers:
+            if self._has_workers:
+                if not state.worker_start_count and state.ready_count:
+                    workers[number] = min(self._session.spec.tasks[number].max_workers, state.ready_count)
                 look = self._seen(watched, now, running[number], workers[number], ready[number], wait)
-            else:
-                alone = len(self._tasks) == 1
-                held = [(0, -1, 0.0)] if state.processing_count else []
-                look = self._seen(watched, now, held, 1, int(alone), wait)
+            else:  # one thread for all tasks
+                held = [(0, running[number][0][1], 0.0)] if running[number] else []
+                look = self._seen(watched, now, held, 1, int(len(self._tasks) == 1), max(wait, before))
             watched.remaining.look(look)
             if (left := watched.remaining.left(now)) is not None:
                 before = max(before, left.value)
@@ -153,51 +136,43 @@ class RunRemaining:
         ready: int,
         upstream: float,
     ) -> Look:
-        book, sizes, firsts = watched.book, watched.sizes, watched.firsts
+        book, costs, samples = watched.book, watched.costs, watched.book.samples
         state, elapsed = book.state, book.aggregate.elapsed
-        if book.has_workers:
-            for worker, longest in book.timeline.first_blocks(firsts):
-                firsts[worker] = longest
-        elif elapsed.n and not firsts:
-            firsts[-1] = elapsed.max  # the first one; if there are more, it is taken for the slowest
-        number = min(len(firsts), elapsed.n)
-        left = state.total_block_count - state.completed_count - state.failed_count - state.orphaned_count
-        blocks = held[: max(left, 0)]
-        units = [(1.0,) if sizes is None or index < 0 else (1.0, sizes.size(index)) for _, index, _ in blocks]
+        count = elapsed.n
+        firsts = [(watched.block(index), seconds) for index, seconds in samples.first[:count]]
+        ended = state.completed_count + state.failed_count + state.orphaned_count
+        left = state.total_block_count - ended
         running = [
-            Running(age, unit, worker not in firsts) for (worker, _, age), unit in zip(blocks, units, strict=True)
+            Running(age, watched.block(index), not samples.knows(worker)) for worker, index, age in held[: max(left, 0)]
         ]
-        done = rest = None
-        waiting = float(max(0, left - len(blocks)))
-        if sizes is not None:
-            # Which sizes the first blocks and those to come have is known only on the average.
-            share = 1.0 - number / elapsed.n if elapsed.n else 0.0
-            done = (float(elapsed.n - number), sizes.done * share)
-            gone = elapsed.n + state.skipped_count + state.failed_count + state.orphaned_count + len(blocks)
-            total = sizes.mean * state.total_block_count
-            known = sizes.done + sum(sizes.size(index) for _, index, _ in blocks if index >= 0)
-            others = sizes.mean * (gone - elapsed.n - len(blocks))
-            rest = (waiting, max(0.0, total - known - others) if waiting else 0.0)
-        chain = 1
-        if watched.levels:
-            passed = state.completed_count + state.failed_count + state.orphaned_count
-            chain = max(1, sum(end > passed for end in watched.levels))
+        waiting = max(0, left - len(running))
+        rest = watched.units(float(waiting), 0.0)
+        if costs is not None and not watched.are_alike:
+            begun = sum(costs.cost(index) for _, index, _ in held[: max(left, 0)])
+            others = costs.mean * (ended - count)  # of those that did not run the sizes are not known
+            ahead = max(0.0, costs.mean * state.total_block_count - costs.done - begun - others)
+            rest = watched.units(float(waiting), ahead if waiting else 0.0)
+        done = watched.units(float(count), 0.0 if costs is None else costs.done)
+        for unit, _ in firsts:
+            done = tuple(a - b for a, b in zip(done, unit, strict=True))
+        largest = costs.largest(ended + len(running)) if costs is not None and waiting else None
         return Look(
             at=now,
-            blocks=elapsed.n,
-            seconds=elapsed.total if elapsed.n else 0.0,
-            squares=(elapsed.n - 1) * elapsed.std**2 + elapsed.n * elapsed.mean**2 if elapsed.n else 0.0,
+            blocks=count,
+            seconds=elapsed.total if count else 0.0,
+            squares=(count - 1) * elapsed.std**2 + count * elapsed.mean**2 if count else 0.0,
             left=left,
             running=running,
             workers=workers,
             ready_workers=ready,
-            firsts=number,
-            first_seconds=sum(firsts.values()) if number else 0.0,
-            first_squares=sum(t * t for t in firsts.values()) if number else 0.0,
-            longest=elapsed.max if elapsed.n else 0.0,
+            firsts=len(firsts),
+            first_seconds=sum(seconds for _, seconds in firsts),
+            first_squares=sum(seconds * seconds for _, seconds in firsts),
+            longest=elapsed.max if count else 0.0,
             done=done,
             rest=rest,
             skipped=state.skipped_count - watched.known_skips,
-            chain=chain,
+            largest=None if largest is None else (largest[0], watched.units(1.0, largest[1])),
+            chain=max(1, sum(end > ended for end in watched.levels)),
             upstream=upstream,
         )

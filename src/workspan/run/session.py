@@ -18,7 +18,6 @@ from workspan.run.functions import takes_context
 from workspan.run.inline import run_inline
 from workspan.run.interrupt import Interrupts
 from workspan.run.record import RunRecord, TaskBook
-from workspan.run.remaining import BlockSizes, RunRemaining
 from workspan.run.stores import Stores, skip_known_blocks
 from workspan.schedule.dispatch import Dispatcher
 from workspan.schedule.events import KillWorker, Send, StartWorker, StopWorker, TakeBack
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from workspan.engines.base import Engine
     from workspan.report.task import RunReport
     from workspan.run.clock import RunClock
+    from workspan.run.remaining import RunRemaining
     from workspan.run.task import Task
     from workspan.schedule.events import Decision, SkipReason
     from workspan.schedule.spec import PipelineSpec
@@ -150,8 +150,6 @@ class Session:
                     max_attempts=blocks.spec.max_retries + 1,
                     tracked=task.resource_tracking and store is not None,
                     store=store,
-                    has_workers=has_workers,
-                    sizes=BlockSizes.of(blocks.layout),
                     aggregate=TaskAggregate(
                         blocks.layout.num_blocks,
                         resource_tracking=task.resource_tracking and store is not None,
@@ -183,6 +181,8 @@ class Session:
     @cached_property
     def remaining(self) -> RunRemaining:
         """What is left of each task; nobody looks unless it is asked."""
+        from workspan.run.remaining import RunRemaining
+
         return RunRemaining(self)
 
     # -- driving ---------------------------------------------------------------------------------------------------

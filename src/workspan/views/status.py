@@ -100,7 +100,7 @@ class TaskStatus:
 
     @property
     def time(self) -> str:
-        """What is left (``"2:04 left (1:50 - 2:20)"``); at the end what it took (``"in 6:21"``, undone ``"after 6:21"``)."""
+        """What is left (``"2:04 left (1:50 - 2:20)"``); at the end what it took (``"in 6:21"``, ``"after 6:21"``)."""
         if self.ended:
             return f"{'in' if self.state.is_done() else 'after'} {clock(self.elapsed_seconds)}"
         return time_left(self.state.left)
