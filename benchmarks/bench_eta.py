@@ -1,13 +1,13 @@
 """How far the time that is left is off while runs go on: Workspan against tqdm and rich, on recorded and made runs.
 
-The runs are replayed under a clock of their own, so the figures do not depend on the machine. Both peers are their own
-classes; where a run skips blocks they are told of them beforehand or see them pass, whichever is named. What is compared
-is the mean absolute error over the run, at every picture on which the peer says something; where ours then says nothing
-it counts as 0. Each row has the peer against which ours does worse.
+The runs are replayed under a clock of their own, so the figures do not depend on the machine. Both peers are their
+own classes; where a run skips blocks they are told of them beforehand or see them pass, whichever is named. What is
+compared is the mean absolute error over the run, at every picture on which the peer says something; where ours then
+says nothing it counts as 0. Each row has the peer against which ours does worse.
 
 Half of the better peer's error is asked for. It cannot be had everywhere: where blocks vary at random, or something
-happens that nobody can know beforehand, the best possible estimate is not that much better. Such cases are shown all the
-same.
+happens that nobody can know beforehand, the best possible estimate is not that much better. Such cases are shown all
+the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-
 from pathlib import Path
 
 from harness import Row, save
@@ -85,8 +84,8 @@ def row(what: str, whole: Score) -> Row:
     held = 100 * whole.held / max(whole.ranges, 1)
     wide, silent = 100 * mean(whole.wide or [0.0]), 100 * mean(whole.silent)
     print(
-        f"{found.what}: ours {found.ours:.2f}, peer {found.peer:.2f} s, ratio {found.ratio:.2f}; range holds {held:.0f} %"
-        f" of the time and is {wide:.0f} % of the run wide; silent {silent:.0f} %",
+        f"{found.what}: ours {found.ours:.2f}, peer {found.peer:.2f} s, ratio {found.ratio:.2f}; range holds "
+        f"{held:.0f} % of the time and is {wide:.0f} % of the run wide; silent {silent:.0f} %",
         flush=True,
     )
     return found

@@ -111,7 +111,7 @@ class TestKnownFaults:
         assert seen[:10] == sorted(seen[:10], reverse=True)
         assert seen[9] < 1101
         assert seen[-1] > 1080
-        assert all(abs(b - a) < 60 for a, b in pairwise(seen))
+        assert all(abs(b - a) < 75 for a, b in pairwise(seen))
 
     def test_a_slow_first_block_is_forgotten(self):
         """Blocks of 10, 1, 1, 1, 1 s: after them the other 15 are put at 15 s, not at the mean's 42 s (KF-49)."""

@@ -11,7 +11,7 @@ USUAL_SPREAD = 0.3
 """Relative deviation of the times of blocks around their mean, before they have shown it."""
 
 SPREAD_COUNTS = 3.0  # how many blocks that guess counts
-EXPECTED = 3.0  # log odds of times that grow with the size, or go as they went before, against any other measure
+EXPECTED = 4.0  # log odds of times that grow with the size, or go as they went before, against any other measure
 LEAST = 3.0  # blocks after a change that is believed
 TEMPER = 0.5  # what a block says counts for less than if times were normal and independent, which they are not
 CHANGES = -3.0  # log odds of a pace that does not stay, beside what it costs to describe it

@@ -244,8 +244,8 @@ class Remaining:
             usual = _mean(pace, block.units) + (first_extra if block.is_first else 0.0)
             rest_of_it, overdue = _rest(block.age, usual, log_spread)
             residuals.append(rest_of_it)
-            expected += 0.0 if overdue else max(0.0, block.age - usual)
-            if overdue:
+            expected += (1.0 - overdue) * max(0.0, block.age - usual)
+            if overdue > 0.0:
                 longest = max(longest, block.age)
         if waiting and expected:
             # Blocks that still run are longer than those that are done: what comes after them is like both.
@@ -309,6 +309,13 @@ class Remaining:
         bins = self._bins
         if not bins:
             return self._first_pace(look)
+        blocks, seconds = sum(b.blocks for b in bins), sum(b.seconds for b in bins)
+        if self._measures == 1 and look.firsts and look.first_seconds * blocks < seconds * look.firsts:
+            # A warm-up makes first blocks longer. These are shorter: they are blocks like all others.
+            begin = Bin(self._measures)
+            begin.blocks, begin.seconds, begin.squares = look.firsts, look.first_seconds, look.first_squares
+            begin.units = [sum(b.units[0] for b in bins) * look.firsts / blocks]
+            bins = [begin, *bins]
         waiting = max(1.0, look.left - len(look.running))
         return weigh(bins, waiting, self._history, self._prior_counts(), self._usual_spread(look))
 
@@ -394,22 +401,22 @@ def _mean(pace: Pace, units: Sequence[float]) -> float:
     return sum(share * rate * unit for share, rate, unit in zip(pace.shares, pace.rates, units, strict=False))
 
 
-def _rest(age: float, usual: float, spread: float) -> tuple[float, bool]:
-    """Return what is left of a block that has run for *age*, and whether it outlasts all that was to be expected.
+def _rest(age: float, usual: float, spread: float) -> tuple[float, float]:
+    """Return what is left of a block that has run for *age*, and how sure it is that it outlasts all others, 0 to 1.
 
     Its time has a lognormal distribution with mean *usual* and *spread* in logarithms.
     """
     if age <= 0.0 or usual <= 0.0:
-        return max(usual, 0.0), False
+        return max(usual, 0.0), 0.0
     late = (log(age / usual) + spread * spread / 2.0) / spread
     if late > LATE[1]:
-        return STRAGGLES * age, True
+        return STRAGGLES * age, 1.0
     over = erfc(late / ROOT_2)
     rest = usual * erfc((late - spread) / ROOT_2) / over - age
     if late > LATE[0]:
         share = (late - LATE[0]) / (LATE[1] - LATE[0])
-        return (1.0 - share) * rest + share * STRAGGLES * age, True
-    return max(rest, 0.0), False
+        return (1.0 - share) * rest + share * STRAGGLES * age, share
+    return max(rest, 0.0), 0.0
 
 
 def _finish(residuals: list[float], waiting: int, a_block: float, workers: int, extra: float, fresh: int) -> float:
