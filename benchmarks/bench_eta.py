@@ -17,6 +17,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from harness import Row, save
@@ -130,7 +131,8 @@ def main() -> None:
         for found in (overall, misses):
             print(f"{found.what}: {found.ours:.1f} %", flush=True)
             rows.append(found)
-    print(save("eta", "the better of tqdm and rich", rows, arguments.out))
+    peers = ", ".join(f"{name} {version(name)}" for name in ("tqdm", "rich"))
+    print(save("eta", peers, rows, arguments.out))
 
 
 if __name__ == "__main__":
