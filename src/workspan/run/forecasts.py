@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workspan.arguments import at_least
 from workspan.report import forecast as values
@@ -33,11 +33,20 @@ MORE_WORKERS = (32, 64, 128)
 FACTORS = 4000
 """Draws of how fast a run is as a whole, for the ends of the interval."""
 
-BUDGET = 60_000
-"""Blocks that are simulated for the number of workers that was asked for, over all its repetitions."""
 
-TABLE_BUDGET = 20_000
-"""The same for each other number of workers."""
+class Budget(NamedTuple):
+    """How much is simulated for one number of workers."""
+
+    blocks: int
+    """Over all repetitions; three are made at least."""
+    repeats: int
+
+
+BUDGET = Budget(40_000, 60)
+"""For the number of workers that was asked for."""
+
+TABLE_BUDGET = Budget(10_000, 12)
+"""For each other number of workers."""
 
 START_SPREAD, START_PRIOR = 0.15, 2.0
 """By what part of it the start of workers is taken to differ between runs before they have shown it, and how many runs
@@ -326,7 +335,7 @@ class _Forecaster:
         alive = min(workers, self._counts[number])
         return max(1.0, alive * self._share(number, alive) / self._cpus)
 
-    def _outcome(self, spec: PipelineSpec, budget: int, exact: bool) -> _Outcome:
+    def _outcome(self, spec: PipelineSpec, budget: Budget, exact: bool) -> _Outcome:
         import numpy as np
 
         rng = np.random.default_rng(self._seed)
@@ -347,13 +356,13 @@ class _Forecaster:
         return _Outcome(walls=walls, work=work, spans=spans, span=span)
 
     def _simulated(
-        self, spec: PipelineSpec, budget: int, rng: np.random.Generator
+        self, spec: PipelineSpec, budget: Budget, rng: np.random.Generator
     ) -> tuple[float, NDArray[Any], list[float], list[float], float]:
         """Return the start-up, makespans of repeated runs, and mean work, spans of the tasks, and span of the whole."""
         import numpy as np
 
         total = max(1, sum(self._counts))
-        repeats = min(100, max(3, budget // total))
+        repeats = min(budget.repeats, max(3, budget.blocks // total))
         flags = [plan.flags for plan in self._planned]
         makespans, works, spans, wholes = [], [], [], []
         for repeat in range(repeats):
