@@ -247,3 +247,14 @@ class TestCosts:
         with caplog.at_level(logging.INFO):
             assert costs_of(broken, broken.layout, None) is None
         assert "n_ref of task 't'" in caplog.text
+
+
+def test_an_estimate_that_fails_costs_no_display(monkeypatch, caplog):
+    """What is wrong with the estimate is logged once; the observer is told all the same (B165)."""
+    monkeypatch.setattr("workspan.run.remaining.RunRemaining.look", lambda self, now: 1 / 0)
+    told = []
+    watcher = SimpleNamespace(on_start=told.append, on_progress=told.append, on_finish=told.append)
+    with caplog.at_level(logging.WARNING):
+        assert ws.run_blockwise(task("remaining-broken"), engine="serial", progress=watcher, summary=False)
+    assert [states["remaining-broken"].left for states in told] == [None, None]
+    assert caplog.text.count("the time that is left is not shown") == 1

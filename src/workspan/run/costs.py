@@ -65,16 +65,13 @@ def earlier(task: Task) -> Earlier | None:
 
 def _read(task: Task, path: object) -> Earlier | None:
     from workspan.report.history import RunSummary
-    from workspan.run.functions import function_fingerprint
-    from workspan.run.history import n_ref_fingerprint
     from workspan.store.runs import last_run
 
     line = last_run(path)  # type: ignore[arg-type]
     if line is None:
         return None
     summary = RunSummary.from_json(line)
-    function = None if task.process_function is None else function_fingerprint(task.process_function)
-    if summary.function != function or summary.n_ref != n_ref_fingerprint(task):
+    if (summary.function, summary.n_ref) != tuple(task.history_marks()):
         return None
     return said(summary.later, summary.first)
 
@@ -191,7 +188,9 @@ def costs_of(task: Task, layout: Layout, known: Earlier | None) -> BlockCosts | 
         if not good:
             return None
         middle = sum(good) / len(good)
-        return KnownCosts([cost(size if isfinite(size) else middle) for size in sizes])
+        if min(good) < max(good):
+            return KnownCosts([cost(size if isfinite(size) else middle) for size in sizes])
+        return None if known is None else BlockCosts(cost(middle))
     clipped = any((e - b) % w for b, e, w in zip(*layout.covered, layout.write_shape, strict=True))
     if layout.fit == "shrink" and clipped:
         return LayoutCosts(layout, cost)
