@@ -46,6 +46,19 @@ class TestBars:
         (line,) = screen(shown)
         assert re.fullmatch(r"smooth ✔ ━{30} 1,728/1,728 100% 8 workers +in 2:00", line)
 
+    @pytest.mark.parametrize(
+        ("width", "words"), [(100, "0:52 left (0:50 - 0:55)"), (80, "0:52 left (0:50 - 0:55)"), (64, "0:52 left")]
+    )
+    def test_the_time_left_is_not_cut(self, make, clock, width, words):
+        """Where the line is short the bar gives way, then the range, and never the time that is left (R63)."""
+        shown = console(width)
+        observer = RichProgress(console=shown, clock=clock)
+        state = make.state("smooth", 1728, 1204, processing=8, worker_start=8, left=Left(52.0, 50.0, 55.0))
+        observer.on_start({"smooth": state})
+        (line,) = screen(shown)
+        assert line.endswith(words)
+        observer.on_finish({"smooth": make.state("smooth", 1728)})
+
     def test_a_line_a_task_in_display_order(self, make, clock):
         """Each task has its own line, with its own speed and sign (KF-50)."""
         shown = console()

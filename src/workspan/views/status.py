@@ -104,3 +104,9 @@ class TaskStatus:
         if self.ended:
             return f"{'in' if self.state.is_done() else 'after'} {clock(self.elapsed_seconds)}"
         return time_left(self.state.left)
+
+    @property
+    def short_time(self) -> str:
+        """The same without the range."""
+        left = self.state.left
+        return self.time if self.ended or left is None else time_left(left._replace(low=None, high=None))
