@@ -217,6 +217,12 @@ class TestUnequalBlocks:
         assert left.value > 8
         assert left.low < run.truth(45.0) < left.high
 
+    def test_a_straggler_that_is_done_is_left_out(self):
+        """Once it is back, the blocks behind it are expected to take what blocks usually take."""
+        run = Run([*[1.0 + n % 5 / 20 for n in range(100)], 60.0, *[1.0 + n % 5 / 20 for n in range(200)]], 4)
+        assert run.blocks[-1][0] > 92
+        assert value(run.watch(89.0), 89.0) == pytest.approx(run.truth(89.0), abs=1.0)
+
     def test_a_straggler_of_known_size(self):
         """What is left of a block that is sixty times as large is known while it runs."""
         sizes = [*[1.0] * 40, 60.0, *[1.0] * 39]

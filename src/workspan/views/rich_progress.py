@@ -78,6 +78,7 @@ class RichProgress:
         for task_id, state in states.items():
             status = TaskStatus(state, now)
             self._tasks[task_id] = status, self._progress.add_task("", total=1, **_fields(status))
+        self._fit()
         self._progress.start()
         self._draw(states)
 
