@@ -55,6 +55,10 @@ class BlockSamples:
         """Number of blocks that were not the first of their worker; :attr:`later` is an even choice of them."""
         return self._seen
 
+    def knows(self, worker: int) -> bool:
+        """Return whether a block of *worker* is done."""
+        return worker in self._workers
+
     def add(self, index: int, seconds: float, worker: int) -> None:
         """Take in a block that was done."""
         if worker not in self._workers:

@@ -43,7 +43,7 @@ _told: set[str] = set()
 
 def history_file(task_id: str) -> Path | None:
     """Return the file with the summaries of a task's runs; ``None`` if there is no home to put it in."""
-    from workspan.estimate.files import timing_directory
+    from workspan.estimate.home import timing_directory
 
     home = timing_directory()
     return None if home is None else home / FOLDER / f"{task_id}.jsonl"
