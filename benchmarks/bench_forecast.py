@@ -178,7 +178,7 @@ def others() -> float:
     return user + nice + system + irq + soft + steal - mine
 
 
-def undisturbed(home: Path, run: Callable[[], float], attempts: int = ATTEMPTS) -> float:
+def undisturbed(home: Path, run: Callable[[], float], attempts: int) -> float:
     """Run until no other program took much of the processors meanwhile; return the wall time.
 
     The history below *home* forgets the runs that were done again.
@@ -201,7 +201,7 @@ def undisturbed(home: Path, run: Callable[[], float], attempts: int = ATTEMPTS) 
     return wall
 
 
-def measure(load: Load, folder: Path, most: int) -> list[Pair]:
+def measure(load: Load, folder: Path, most: int, attempts: int) -> list[Pair]:
     """Run one load and forecast each run from those before it."""
     ws.configure(timing={"directory": folder / load.name}, log_basedir=folder / "logs")
     pairs = []
@@ -213,7 +213,7 @@ def measure(load: Load, folder: Path, most: int) -> list[Pair]:
             report = ws.run_blockwise(task, progress=False, summary=False, return_report=True)
             return float(report.wall_seconds)
 
-        took = undisturbed(folder / load.name, run)
+        took = undisturbed(folder / load.name, run, attempts)
         if said.wall_seconds is not None:
             assert said.wall_low is not None
             assert said.wall_high is not None
@@ -223,7 +223,7 @@ def measure(load: Load, folder: Path, most: int) -> list[Pair]:
     return pairs
 
 
-def measure_demo(folder: Path, blocks: list[int]) -> list[Pair]:
+def measure_demo(folder: Path, blocks: list[int], attempts: int) -> list[Pair]:
     """Run the demo at each block size, and forecast each run but the first."""
     from workspan.cli.demo.pipeline import Brain, build
 
@@ -242,7 +242,7 @@ def measure_demo(folder: Path, blocks: list[int]) -> list[Pair]:
             last = (home / "runs" / "smooth.jsonl").read_text().splitlines()[-1]
             return float(json.loads(last)["wall_seconds"])
 
-        took = undisturbed(home, run, ATTEMPTS // 2)
+        took = undisturbed(home, run, attempts)
         if said.wall_seconds is not None:
             assert said.wall_low is not None
             assert said.wall_high is not None
@@ -294,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
     parser.add_argument("--out", type=Path, default=harness.HERE / "results")
     parser.add_argument("--runs", type=int, default=6, help="most runs of a load")
+    parser.add_argument("--attempts", type=int, default=ATTEMPTS, help="how often a disturbed run is done, at most")
     parser.add_argument("--loads", nargs="*", help="names of loads; default: all")
     parser.add_argument("--demo", type=int, nargs="*", default=[64, 64, 48, 64, 48], help="block sizes of the demo")
     parser.add_argument("--keep", type=Path, help="file for every forecast and its outcome; added to")
@@ -302,9 +303,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for load in LOADS:
             if options.loads is None or load.name in options.loads:
-                pairs += measure(load, Path(folder), options.runs)
+                pairs += measure(load, Path(folder), options.runs, options.attempts)
         if options.demo:
-            pairs += measure_demo(Path(folder), options.demo)
+            pairs += measure_demo(Path(folder), options.demo, (options.attempts + 1) // 2)
     if options.keep:
         earlier = json.loads(options.keep.read_text()) if options.keep.exists() else []
         options.keep.write_text(json.dumps([*earlier, *(pair.__dict__ for pair in pairs)], indent=1))

@@ -109,7 +109,8 @@ def test_the_estimator_benchmark_runs_small(tmp_path: Path) -> None:
 
 def test_the_forecast_benchmark_runs_small(tmp_path: Path) -> None:
     """One load, run twice, is forecast once; the figures and every pair of forecast and outcome are kept (D32)."""
-    options = ["--runs", "2", "--loads", "even", "--demo", "--out", tmp_path, "--keep", tmp_path / "pairs.json"]
+    options = ["--runs", "2", "--attempts", "1", "--loads", "even", "--demo"]
+    options += ["--out", str(tmp_path), "--keep", str(tmp_path / "pairs.json")]
     subprocess.run([sys.executable, FOLDER / "bench_forecast.py", *options], check=True, timeout=50)
     rows = json.loads((tmp_path / "forecast.json").read_text())["rows"]
     (pair,) = json.loads((tmp_path / "pairs.json").read_text())
