@@ -137,6 +137,8 @@ _SETTINGS: dict[str, Setting] = {
     "tracking_basedir": Setting(None, _path),
     "log_basedir": Setting("./workspan_logs", _path),
     "log_mode": Setting("file", _one_of("file", "console", "both")),
+    "run.engine": Setting(None, _optional(_text)),
+    "run.workers": Setting(None, _optional(_whole(1))),
     "user_data_home": Setting(None, _path),
     "timing.enabled": Setting(True, _switch),
     "timing.directory": Setting(None, _path),
@@ -175,6 +177,8 @@ Runs
     ``tracking_basedir``: folder below which tasks keep their tracking stores, or ``None`` for no tracking by default.
     ``log_basedir``: folder of the workers' logs, or ``None`` for none. ``log_mode``: ``"file"``, ``"console"`` or
     ``"both"``.
+``workspan run``
+    ``run.engine``, ``run.workers``: what it uses where no argument says otherwise; ``None``: as the script says.
 Where timings are kept
     ``user_data_home``: ``None`` is the platform's user data folder and ``workspan``. ``timing.directory``: ``None`` is
     ``workflows_data/timing`` below it. ``timing.persistent_data``: false reads but never writes.

@@ -24,7 +24,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report, repair, watch, worker, *HISTORY):
+    if command in (demo, run_script, report, repair, watch, worker, *HISTORY):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -44,6 +44,7 @@ def build() -> App:
         default_parameter=Parameter(negative=()),
     )
     app.command(demo)
+    app.command(run_script, name="run")
     app.command(report)
     app.command(repair)
     app.command(watch)
@@ -81,6 +82,44 @@ def demo(
     from workspan.cli.demo.main import run as run_demo
 
     return run_demo(Options(out=out, workers=workers, block=block, engine=engine, fresh=fresh, quiet=quiet))
+
+
+def run_script(
+    script: Annotated[str, Parameter(help="A Python script, and after a colon what to run of it: script.py:task.")],
+    /,
+    *arguments: Annotated[str, Parameter(help="Arguments of the script (sys.argv); options of its own after --.")],
+    workers: Annotated[int | None, Parameter(converter=_whole, help="Most workers of each task.")] = None,
+    engine: Annotated[str | None, Parameter(help="processes, serial, or what else run_blockwise takes.")] = None,
+    tracking: Annotated[
+        Path | None, Parameter(help="Folder that remembers what was done, with a folder of each task.")
+    ] = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", help="A setting, name=value; can be repeated.")] = (),
+    forecast_only: Annotated[bool, Parameter(help="Say how long it would take, and run nothing.")] = False,
+    no_progress: Annotated[bool, Parameter(help="Show no progress.")] = False,
+    quiet: Annotated[bool, Parameter(help="Print errors only.")] = False,
+) -> int:
+    """Run the task, the pipeline or the list of tasks that a script declares.
+
+    What stands under 'if __name__ == "__main__":' is not run. The name may be that of a variable, of a function that
+    returns a task or runs it or writes a dataset, or the id of a task; it is not needed where there is only one.
+    Options win over what the script says; run.workers and run.engine of the settings do, too.
+    """
+    from workspan.cli.run import Options
+    from workspan.cli.run import run as run_it
+
+    return run_it(
+        Options(
+            script=script,
+            arguments=arguments,
+            workers=workers,
+            engine=engine,
+            tracking=tracking,
+            settings=set_,
+            forecast_only=forecast_only,
+            progress=not no_progress,
+            quiet=quiet,
+        )
+    )
 
 
 def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")], /) -> int:
