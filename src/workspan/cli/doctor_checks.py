@@ -129,7 +129,7 @@ def _processors(path: Path | None) -> Iterator[Check]:
     from workspan.measure import abilities
 
     found = abilities.processors()
-    facts: dict[str, Any] = {"count": found.present, "allowed": found.allowed, "limit": found.limit}
+    facts: dict[str, Any] = {"present": found.present, "allowed": found.allowed, "limit": found.limit}
     if found.usable >= found.present:
         yield Check("processors", "yes", f"{found.present}, all of them for this process", "", facts)
         return
@@ -236,7 +236,7 @@ def _disk(path: Path | None) -> Iterator[Check]:
     else:
         told = f"none here: a store is held by a lease, which a run that was killed keeps for {LEASE_SECONDS:g} s"
         yield Check("file locks", "no", told, "keep tracking stores on a local disk", {})
-    facts: dict[str, Any] = {
+    facts = {
         "maps": disk.maps,
         "allocates": disk.allocates,
         "uses_map": disk.uses_map,
