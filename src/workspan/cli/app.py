@@ -83,11 +83,22 @@ def demo(
     return run_demo(Options(out=out, workers=workers, block=block, engine=engine, fresh=fresh, quiet=quiet))
 
 
-def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")], /) -> int:
-    """Print the resource panel of the last run."""
+def report(
+    path: Annotated[
+        Path, Parameter(help="A tracking folder, its runs.jsonl, or a folder that holds some tracking folders.")
+    ] = Path(),
+    /,
+    *,
+    html: Annotated[Path | None, Parameter(help="Write a page about the run, which needs nothing but itself.")] = None,
+    json: Annotated[Path | None, Parameter(help="Write the report; - is standard output.")] = None,
+    csv: Annotated[Path | None, Parameter(help="Write the blocks, a row each; - is standard output.")] = None,
+    parquet: Annotated[Path | None, Parameter(help="Write the blocks, a row each.")] = None,
+) -> int:
+    """Print the resource panel of the last run, and write it as a page or as data."""
+    from workspan.cli.report import Outputs
     from workspan.cli.report import run as run_report
 
-    return run_report(path)
+    return run_report(path, Outputs(html=html, json=json, csv=csv, parquet=parquet))
 
 
 def repair(
