@@ -75,8 +75,6 @@ def write_page(report: RunReport | TaskReport, path: Path, *, extras: Mapping[st
 
 def render_page(page: Page) -> str:
     """Return the page as HTML."""
-    import workspan
-
     report = page.report
     tasks = [task_section(task, alone=len(page.tasks) == 1) for task in page.tasks]
     started = datetime.fromtimestamp(report.started_at, UTC)
@@ -87,7 +85,6 @@ def render_page(page: Page) -> str:
         css=Markup(css),
         script=Markup(script),
         data=Markup(page_json(page)),
-        version=workspan.__version__,
         title=_title(page),
         outcome=one_line(report.outcome),
         run_id=one_line(report.run_id),
