@@ -87,49 +87,22 @@ def demo(
     return run_demo(Options(out=out, workers=workers, block=block, engine=engine, fresh=fresh, quiet=quiet))
 
 
-def run_script(
-    script: Annotated[Path, Parameter(help="A Python script, and after a colon what to run of it: script.py:task.")],
+def report(
+    path: Annotated[
+        Path, Parameter(help="A tracking folder, its runs.jsonl, or a folder that holds some tracking folders.")
+    ] = Path(),
     /,
-    *arguments: Annotated[str, Parameter(help="Arguments of the script (sys.argv); options of its own after --.")],
-    workers: Annotated[int | None, Parameter(converter=_whole, help="Most workers of each task.")] = None,
-    engine: Annotated[str | None, Parameter(help="processes, serial, or what else run_blockwise takes.")] = None,
-    tracking: Annotated[
-        Path | None, Parameter(help="Folder that remembers what was done, with a folder of each task.")
-    ] = None,
-    set_: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False, help="A setting, name=value.")] = (),
-    forecast_only: Annotated[bool, Parameter(help="Say how long it would take, and run nothing.")] = False,
-    no_progress: Annotated[bool, Parameter(help="Show no progress.")] = False,
-    quiet: Annotated[bool, Parameter(help="Print errors only.")] = False,
+    *,
+    html: Annotated[Path | None, Parameter(help="Write a page about the run, which needs nothing but itself.")] = None,
+    json: Annotated[Path | None, Parameter(help="Write the report; - is standard output.")] = None,
+    csv: Annotated[Path | None, Parameter(help="Write the blocks, a row each; - is standard output.")] = None,
+    parquet: Annotated[Path | None, Parameter(help="Write the blocks, a row each.")] = None,
 ) -> int:
-    """Run the task, the pipeline or the list of tasks that a script declares.
-
-    What stands under `if __name__ == "__main__":` is not run. The name may be that of a variable, of a function that
-    returns a task or runs it or writes a dataset, or the id of a task; it is not needed where there is only one.
-    Options win over what the script says; run.workers and run.engine of the settings do, too.
-    """
-    from workspan.cli.run import Options
-    from workspan.cli.run import run as run_it
-
-    return run_it(
-        Options(
-            script=str(script),
-            arguments=arguments,
-            workers=workers,
-            engine=engine,
-            tracking=tracking,
-            settings=set_,
-            forecast_only=forecast_only,
-            progress=not no_progress,
-            quiet=quiet,
-        )
-    )
-
-
-def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")], /) -> int:
-    """Print the resource panel of the last run."""
+    """Print the resource panel of the last run, and write it as a page or as data."""
+    from workspan.cli.report import Outputs
     from workspan.cli.report import run as run_report
 
-    return run_report(path)
+    return run_report(path, Outputs(html=html, json=json, csv=csv, parquet=parquet))
 
 
 def repair(
@@ -179,6 +152,44 @@ def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of
     from workspan.cli.worker import run as run_worker
 
     return run_worker(context)
+
+
+def run_script(
+    script: Annotated[Path, Parameter(help="A Python script, and after a colon what to run of it: script.py:task.")],
+    /,
+    *arguments: Annotated[str, Parameter(help="Arguments of the script (sys.argv); options of its own after --.")],
+    workers: Annotated[int | None, Parameter(converter=_whole, help="Most workers of each task.")] = None,
+    engine: Annotated[str | None, Parameter(help="processes, serial, or what else run_blockwise takes.")] = None,
+    tracking: Annotated[
+        Path | None, Parameter(help="Folder that remembers what was done, with a folder of each task.")
+    ] = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False, help="A setting, name=value.")] = (),
+    forecast_only: Annotated[bool, Parameter(help="Say how long it would take, and run nothing.")] = False,
+    no_progress: Annotated[bool, Parameter(help="Show no progress.")] = False,
+    quiet: Annotated[bool, Parameter(help="Print errors only.")] = False,
+) -> int:
+    """Run the task, the pipeline or the list of tasks that a script declares.
+
+    What stands under `if __name__ == "__main__":` is not run. The name may be that of a variable, of a function that
+    returns a task or runs it or writes a dataset, or the id of a task; it is not needed where there is only one.
+    Options win over what the script says; run.workers and run.engine of the settings do, too.
+    """
+    from workspan.cli.run import Options
+    from workspan.cli.run import run as run_it
+
+    return run_it(
+        Options(
+            script=str(script),
+            arguments=arguments,
+            workers=workers,
+            engine=engine,
+            tracking=tracking,
+            settings=set_,
+            forecast_only=forecast_only,
+            progress=not no_progress,
+            quiet=quiet,
+        )
+    )
 
 
 def doctor(
