@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.engines.logs import worker_log_basename
 from workspan.errors import EngineError
 from workspan.report.aggregate import TaskAggregate
+from workspan.report.history import BlockSamples
 from workspan.report.parts import BlockFailure, TaskPlace
 from workspan.report.task import RunReport
 from workspan.report.timeline import TaskTimeline
@@ -48,6 +49,7 @@ class TaskBook:
     store: TrackingStore | None
     aggregate: TaskAggregate
     timeline: TaskTimeline = field(default_factory=TaskTimeline)
+    samples: BlockSamples = field(default_factory=BlockSamples)
     times: memoryview[float] | None = None
     """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
 
@@ -176,6 +178,7 @@ class RunRecord:
         if times is not None:
             times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
         book.aggregate.done(elapsed, stats, steps)
+        book.samples.add(index, elapsed, worker)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
         self.listener(book.task_id, index, True)

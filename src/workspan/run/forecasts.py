@@ -1,0 +1,475 @@
+"""What a run will take, before it begins: measured blocks, put through the scheduler on a clock that jumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workspan.arguments import at_least
+from workspan.report import forecast as values
+from workspan.report.forecast import Forecast, TaskForecast, WorkersForecast
+from workspan.run.history import usable_cpus
+from workspan.run.past import Past, learn_task
+from workspan.run.pipeline import Pipeline
+from workspan.run.sizes import all_sizes
+from workspan.schedule.simulation import EXACT_BLOCKS, Level, Timing, bounds, simulate, with_workers
+from workspan.schedule.spec import check_resources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from workspan.run.task import Task
+    from workspan.schedule.spec import PipelineSpec
+
+__all__ = ["Planned", "forecast", "forecast_planned"]
+
+LEVEL = 0.9
+WORKERS = (1, 2, 4, 8, 16)
+MORE_WORKERS = (32, 64, 128)
+
+FACTORS = 4000
+"""Draws of how fast a run is as a whole, for the ends of the interval."""
+
+BUDGET = 60_000
+"""Blocks that are simulated for the number of workers that was asked for, over all its repetitions."""
+
+TABLE_BUDGET = 20_000
+"""The same for each other number of workers."""
+
+SPAN_BLOCKS = 5_000_000
+"""Largest task of which the longest path is looked for block by block."""
+
+
+@dataclass
+class Planned:
+    """A task whose next run is to be forecast."""
+
+    past: Past
+    sizes: NDArray[Any]
+    """N_ref of each block, in the shape of the mask grid."""
+    flags: NDArray[Any] | None
+    """Which blocks need not run, as for :func:`workspan.schedule.resume.skip_known`."""
+
+
+def forecast(
+    pipeline: Any,
+    workers: int | None = None,
+    *,
+    fresh: bool = False,
+    resources: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> Forecast:
+    """Say what the next run of *pipeline* will take, from what its blocks took in earlier runs.
+
+    The blocks that are left, each with a time drawn from those that were measured at its size, go through the scheduler
+    with a clock that jumps from event to event: conflicts, edges, resources and the start of workers count as in a run.
+    That is repeated, which gives the interval. Runs with more than 50,000 blocks are answered by levels.
+
+    Parameters
+    ----------
+    pipeline
+        A :class:`Pipeline`, a :class:`Task`, or a list of tasks.
+    workers
+        Workers of each task; ``None``: the ``max_workers`` of each.
+    fresh
+        As if nothing were done yet; else the blocks that are done in the tracking store are skipped, as the run would.
+    resources
+        As for :func:`workspan.run_blockwise`.
+    seed
+        Of the draws: the same history gives the same forecast.
+
+    Returns
+    -------
+    Forecast
+        ``print`` shows it. Where a task was never measured its times are ``None`` and its basis says so.
+
+    Raises
+    ------
+    ConfigurationError
+        The pipeline could not be run so.
+    LayoutMismatchError
+        A tracking store was made for another layout: the run would be refused too. With ``fresh=True`` it is not looked
+        at for done blocks.
+    """
+    pipeline = Pipeline.of(pipeline)
+    spec = pipeline.spec()
+    tasks = {task.task_id: task for task in pipeline.tasks}
+    planned = [_planned(tasks[entry.task_id], fresh) for entry in spec.tasks]
+    return forecast_planned(spec, planned, workers, resources=resources, seed=seed)
+
+
+def _planned(task: Task, fresh: bool) -> Planned:
+    return Planned(
+        past=learn_task(task),
+        sizes=all_sizes(task.layout, task.n_ref, task.task_id),
+        flags=_flags(task, fresh),
+    )
+
+
+def _flags(task: Task, fresh: bool) -> NDArray[Any] | None:
+    """Return which blocks the next run would skip."""
+    import numpy as np
+
+    from workspan.errors import LayoutMismatchError
+    from workspan.schedule.resume import DONE, MASKED
+    from workspan.store.hash import layout_hash
+    from workspan.store.reader import StoreReader
+
+    mask = task.skip_mask
+    flags = None if mask is None else np.where(mask, np.uint8(MASKED), np.uint8(0))
+    path = task.resolved_tracking_path()
+    if fresh or path is None or not (path / "zarr.json").is_file():
+        return flags
+    reader = StoreReader(path)
+    if reader.layout_hash not in (None, layout_hash(task.layout)):
+        raise LayoutMismatchError(
+            f"{path} was made for another layout of task {task.task_id!r}: use the arguments that made it, reset() it, "
+            "or pass fresh=True"
+        )
+    done = reader.done_of(task.layout)
+    if flags is None:
+        return np.where(done != 0, np.uint8(DONE), np.uint8(0))
+    return np.where(done != 0, np.uint8(DONE), flags)
+
+
+def forecast_planned(
+    spec: PipelineSpec,
+    planned: Sequence[Planned],
+    workers: int | None = None,
+    *,
+    resources: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> Forecast:
+    """Forecast a run of tasks of which everything is gathered; see :func:`forecast`."""
+    if workers is not None:
+        workers = at_least("workers", workers, 1)
+    check_resources(spec, resources)
+    return _Forecaster(spec, planned, resources, seed).all(workers)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Runs with one number of workers."""
+
+    walls: NDArray[Any]
+    work: list[float]
+    spans: list[float]
+    span: float
+
+
+class _Forecaster:
+    """Forecasts one run with any number of workers."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        planned: Sequence[Planned],
+        resources: Mapping[str, int] | None,
+        seed: int,
+    ) -> None:
+        import numpy as np
+
+        self._spec = spec
+        self._planned = list(planned)
+        self._resources = resources
+        self._seed = seed
+        self._cpus = usable_cpus()
+        self._notes = [note for plan in planned for note in plan.past.notes]
+        self._to_run: list[NDArray[Any]] = []
+        self._counts: list[int] = []
+        self._sizes: list[NDArray[Any]] = []
+        for entry, plan in zip(spec.tasks, planned, strict=True):
+            here = np.ones(plan.sizes.shape, bool) if plan.flags is None else plan.flags == 0
+            self._to_run.append(here.reshape(-1))
+            self._counts.append(int(here.sum()))
+            sizes = np.asarray(plan.sizes, float).reshape(-1)
+            unknown = np.isnan(sizes)
+            if unknown.any():
+                self._notes.append(
+                    f"{entry.task_id}: {int(unknown.sum()):,} blocks have no size: they are taken to be usual ones"
+                )
+                sizes = np.where(unknown, np.nanmedian(sizes) if not unknown.all() else 1.0, sizes)
+            self._sizes.append(sizes)
+
+    def all(self, workers: int | None) -> Forecast:
+        """Return the whole forecast."""
+        spec, counts = self._spec, self._counts
+        asked = spec if workers is None else with_workers(spec, workers)
+        known = all(plan.past.times.count or not n for plan, n in zip(self._planned, counts, strict=True))
+        exact = sum(entry.layout.num_blocks for entry in spec.tasks) <= EXACT_BLOCKS
+        peak, limit = self._peak(), _memory_limit()
+        total = sum(counts)
+        source = "none" if not total else "model" if known else "default"
+        outcome = self._outcome(asked, BUDGET, exact) if total and known else None
+        tasks = {
+            entry.task_id: self._task(number, entry.max_workers, outcome) for number, entry in enumerate(asked.tasks)
+        }
+        wall = low = high = work = span = None
+        table: tuple[WorkersForecast, ...] = ()
+        if outcome is not None:
+            wall, low, high = _interval(outcome.walls)
+            work, span = sum(outcome.work), outcome.span
+            table = self._table(asked, outcome, exact, peak, limit)
+        elif not total:
+            wall = low = high = work = span = 0.0
+        return Forecast(
+            tasks=tasks,
+            wall_seconds=wall,
+            wall_low=low,
+            wall_high=high,
+            level=LEVEL,
+            work_seconds=work,
+            span_seconds=span,
+            source=source,
+            basis=self._basis(source),
+            method="none" if outcome is None else "simulated" if exact else "bounds",
+            table=table,
+            cpus=self._cpus,
+            memory_limit_bytes=limit,
+            worker_peak_bytes=peak,
+            workers_that_fit=None if not peak or limit is None else limit // peak,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _basis(self, source: str) -> str:
+        if source == "none":
+            return "nothing to do"
+        left = [plan.past.times for plan, n in zip(self._planned, self._counts, strict=True) if n]
+        if source == "default":
+            return left[0].basis if len(left) == 1 else "default, no data for some tasks"
+        blocks, runs = sum(times.count for times in left), max(times.runs for times in left)
+        return f"{blocks:,} block{'s' * (blocks != 1)} of {runs:,} run{'s' * (runs != 1)}"
+
+    def _task(self, number: int, workers: int, outcome: _Outcome | None) -> TaskForecast:
+        past, count, layout = self._planned[number].past, self._counts[number], self._spec.tasks[number].layout
+        times, sizes = past.times, self._sizes[number][self._to_run[number]]
+        default = block = None
+        if count and not times.count:
+            each = times.predict(float(sizes.mean()))
+            default = None if each.value is None else each.value * count
+        elif count:
+            block = float(times.expected(sizes, workers=workers).mean()) * self._stretch(number, workers)
+        return TaskForecast(
+            task_id=self._spec.tasks[number].task_id,
+            total=layout.num_blocks,
+            blocks=count,
+            workers=workers,
+            source=times.source if count else "none",
+            basis=times.basis if count else "nothing to do",
+            work_seconds=outcome.work[number] if outcome else (0.0 if not count else None),
+            span_seconds=outcome.spans[number] if outcome else (0.0 if not count else None),
+            block_seconds=block,
+            warm_up_seconds=times.warm_up_seconds if times.count else None,
+            startup_seconds=past.startup[0] if past.startup else None,
+            peak_rss_bytes=past.peak_rss_bytes,
+            cpu_share=past.cpu_share,
+            steps=past.steps,
+            default_seconds=default,
+        )
+
+    def _table(
+        self, asked: PipelineSpec, outcome: _Outcome, exact: bool, peak: int | None, limit: int | None
+    ) -> tuple[WorkersForecast, ...]:
+        own = {entry.max_workers for entry in asked.tasks}
+        most = max(max(own), self._cpus, WORKERS[-1])
+        counts = {*WORKERS, *(n for n in MORE_WORKERS if n <= most)}
+        if len(own) == 1:
+            counts |= own
+        rows = []
+        for count in sorted(counts):
+            found = outcome if own == {count} else self._outcome(with_workers(self._spec, count), TABLE_BUDGET, exact)
+            wall, low, high = _interval(found.walls)
+            memory = None if peak is None else peak * min(count, max(self._counts)) * self._side_by_side()
+            rows.append(
+                WorkersForecast(
+                    workers=count,
+                    wall_seconds=wall,
+                    wall_low=low,
+                    wall_high=high,
+                    memory_bytes=memory,
+                    fits=None if memory is None or limit is None else memory <= limit,
+                )
+            )
+        return tuple(rows)
+
+    def _side_by_side(self) -> int:
+        """Tasks whose workers may be alive at the same time: those that have something to do."""
+        return max(1, sum(count > 0 for count in self._counts))
+
+    def _peak(self) -> int | None:
+        peaks = [plan.past.peak_rss_bytes for plan in self._planned]
+        return max((peak for peak in peaks if peak is not None), default=None)
+
+    # -- one number of workers -------------------------------------------------------------------------------------
+
+    def _alive(self, spec: PipelineSpec) -> int:
+        return sum(min(entry.max_workers, n) for entry, n in zip(spec.tasks, self._counts, strict=True))
+
+    def _stretch(self, number: int, alive: int) -> float:
+        """By how much blocks take longer because there are not enough processors for all workers."""
+        share = self._planned[number].past.cpu_share
+        if alive <= self._cpus:
+            return 1.0
+        if share is None:
+            self._notes.append(
+                f"beyond {self._cpus} workers, the processors there are, blocks are taken to keep one busy each: "
+                "resource_tracking=True measures it"
+            )
+            share = 1.0
+        return max(1.0, alive * share / self._cpus)
+
+    def _outcome(self, spec: PipelineSpec, budget: int, exact: bool) -> _Outcome:
+        import numpy as np
+
+        rng = np.random.default_rng(self._seed)
+        alive = self._alive(spec)
+        stretch = [self._stretch(number, alive) for number in range(len(spec.tasks))]
+        if exact:
+            fixed, makespans, work, spans, span = self._simulated(spec, budget, stretch, rng)
+        else:
+            fixed, makespans, work, spans, span = self._bounded(spec, stretch)
+        pasts = [plan.past for plan, n in zip(self._planned, self._counts, strict=True) if n]
+        lead = max(past.lead for past in pasts)
+        tails = rng.normal(0.0, max(past.tail_spread for past in pasts) / 2, FACTORS)
+        tail = np.maximum(0.0, max(past.tail for past in pasts) + tails)
+        # Of a run as a whole: how fast the machine is today moves all blocks together.
+        heavy = int(np.argmax(work))
+        factors = self._planned[heavy].past.times.run_factors(rng, FACTORS, workers=spec.tasks[heavy].max_workers)
+        chosen = rng.choice(makespans, FACTORS)
+        walls = lead + fixed + np.maximum(chosen - fixed, 0.0) * factors + tail
+        return _Outcome(walls=walls, work=work, spans=spans, span=span)
+
+    def _simulated(
+        self, spec: PipelineSpec, budget: int, stretch: list[float], rng: np.random.Generator
+    ) -> tuple[float, NDArray[Any], list[float], list[float], float]:
+        """Return the start-up, makespans of repeated runs, and mean work, spans of the tasks, and span of the whole."""
+        import numpy as np
+
+        total = max(1, sum(self._counts))
+        repeats = min(100, max(3, budget // total))
+        flags = [plan.flags for plan in self._planned]
+        makespans, works, spans, wholes = [], [], [], []
+        fixed = max(
+            (plan.past.startup or (0.0, 0.0))[0] for plan, n in zip(self._planned, self._counts, strict=True) if n
+        )
+        crowd = max(1.0, self._alive(spec) / self._cpus)
+        for repeat in range(repeats):
+            blocks = []
+            for number, entry in enumerate(spec.tasks):
+                times = self._planned[number].past.times
+                drawn = times.sample(rng, self._sizes[number], workers=entry.max_workers) * stretch[number]
+                blocks.append(np.where(self._to_run[number], drawn, 0.0))
+            timings = [self._timing(n, blocks[n], stretch[n], crowd, rng) for n in range(len(blocks))]
+            found = simulate(spec, timings, resources=self._resources, flags=flags)
+            makespans.append(found.last_return)
+            works.append(
+                [w - self._planned[n].past.overhead * self._counts[n] for n, w in enumerate(found.work_seconds)]
+            )
+            if repeat < 20:
+                own, whole = self._spans(spec, blocks)
+                spans.append(own)
+                wholes.append(whole)
+        work = [max(0.0, float(w)) for w in np.mean(works, axis=0)]
+        # A chain cannot take longer than all blocks do.
+        own = [min(float(s), w) for s, w in zip(np.median(spans, axis=0), work, strict=True)]
+        return fixed * crowd, np.array(makespans), work, own, min(float(np.median(wholes)), sum(work))
+
+    def _timing(
+        self, number: int, blocks: NDArray[Any], stretch: float, crowd: float, rng: np.random.Generator
+    ) -> Timing:
+        past = self._planned[number].past
+        mean, spread = past.startup or (0.0, 0.0)
+        if past.startup is None and self._counts[number]:
+            self._notes.append(f"{self._spec.tasks[number].task_id}: the start of a worker was never measured")
+        return Timing(
+            block=blocks.tolist(),
+            startup=lambda: max(0.5 * mean, float(rng.normal(mean, spread))) * crowd,
+            warm_up=lambda: float(past.times.sample_warm_up(rng, 1)[0]) * stretch,
+            gap=past.gap,
+        )
+
+    def _spans(self, spec: PipelineSpec, blocks: Sequence[NDArray[Any]]) -> tuple[list[float], float]:
+        import numpy as np
+
+        from workspan.report.span import critical_paths
+
+        joined = {number for edge in spec.edges for number in edge}
+        buffers: list[Any] = []
+        for number, (entry, seconds) in enumerate(zip(spec.tasks, blocks, strict=True)):
+            needed = number in joined or entry.layout.num_levels > 1
+            buffers.append(memoryview(np.ascontiguousarray(seconds, np.float32)) if needed else None)  # type: ignore[arg-type]
+        longest = [float(seconds.max(initial=0.0)) for seconds in blocks]
+        return critical_paths([entry.layout for entry in spec.tasks], spec.edges, buffers, longest)
+
+    # -- huge runs -------------------------------------------------------------------------------------------------
+
+    def _bounded(
+        self, spec: PipelineSpec, stretch: list[float]
+    ) -> tuple[float, NDArray[Any], list[float], list[float], float]:
+        import numpy as np
+
+        from workspan.grid.fields import level_slices
+
+        levels: list[list[Level]] = []
+        work, spans = [], []
+        for number, entry in enumerate(spec.tasks):
+            layout, past = entry.layout, self._planned[number].past
+            seconds = past.times.expected(self._sizes[number], workers=entry.max_workers) * stretch[number]
+            field = np.where(self._to_run[number], seconds, 0.0).reshape(layout.counts)
+            runs = self._to_run[number].reshape(layout.counts)
+            own = []
+            for level in range(layout.num_levels if layout.num_blocks else 0):
+                here = level_slices(layout, level)
+                own.append(Level(int(runs[here].sum()), float(field[here].sum()), float(field[here].max(initial=0.0))))
+            levels.append(own)
+            warm = past.times.warm_up_seconds * min(entry.max_workers, self._counts[number])
+            work.append(max(0.0, float(field.sum()) + warm - past.overhead * self._counts[number]))
+            spans.append(sum(level.longest_seconds for level in own))
+        expected, low, high = bounds(levels, spec.edges, [entry.max_workers for entry in spec.tasks])
+        starts = [
+            (plan.past.startup or (0.0, 0.0))[0] + plan.past.times.warm_up_seconds
+            for plan, n in zip(self._planned, self._counts, strict=True)
+            if n
+        ]
+        fixed = max(starts, default=0.0)
+        # The bounds hold for any order of blocks; where they lie apart they widen the interval.
+        makespans = fixed + np.concatenate(
+            (np.full(18, expected), [max(low, 0.97 * expected), min(high, 1.06 * expected)])
+        )
+        span = min(max(spans, default=0.0) if not spec.edges else sum(spans), sum(work))
+        return fixed, makespans, work, spans, span
+
+
+def _interval(walls: NDArray[Any]) -> tuple[float, float, float]:
+    import numpy as np
+
+    tail = (1.0 - LEVEL) / 2
+    low, middle, high = (float(v) for v in np.quantile(walls, (tail, 0.5, 1.0 - tail)))
+    return middle, low, high
+
+
+def _memory_limit() -> int | None:
+    """Return the memory of the machine, or of the container if that has less, in bytes."""
+    import os
+    from contextlib import suppress
+
+    from workspan.engines.memory import MemoryWatch
+
+    limits = [MemoryWatch().limit_bytes]
+    with suppress(ValueError, OSError, AttributeError):
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min((limit for limit in limits if limit), default=None)
+
+
+def _show(forecast: Forecast) -> str:
+    from workspan.views.forecast import render_forecast
+
+    return render_forecast(forecast)
+
+
+values.show = _show
