@@ -44,7 +44,12 @@ Write = Callable[..., str]
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """``write("a = task('one')")``: make ``script.py`` with the usual names in an empty folder; its name."""
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "timing").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    monkeypatch.setenv("WORKSPAN_TIMING_DIRECTORY", str(tmp_path / "timing"))
+    config.reset()
+    config.configure(log_basedir=tmp_path / "logs")
 
     def make(text: str, name: str = "script.py", *, head: str = HEAD) -> str:
         Path(name).parent.mkdir(exist_ok=True)
@@ -261,6 +266,24 @@ def test_settings_come_before_arguments(write: Write, monkeypatch: pytest.Monkey
     assert workers() == "3"
     assert workers("--set", "run.workers=4") == "4"
     assert workers("--set", "run.workers=4", "--workers", "5") == "5"
+
+
+@pytest.mark.parametrize("name", ["script.py:a", "script.py:make", "script.py", "plain.py"])
+def test_only_a_forecast(write: Write, capfd: pytest.CaptureFixture[str], name: str) -> None:
+    """--forecast-only says what a run of what was named would take, with what was asked for, and runs nothing (D32)."""
+    write("a = task('one')\ndef make(): return a")
+    write("a = task('one')\nws.run_blockwise(a)\nopen('after')", "plain.py")
+    words = (name, "--workers", "3", "--tracking", "t", "--forecast-only")
+    assert main(["run", *words]) == 0
+    out, err = capfd.readouterr()
+    assert "one  4 blocks on 3 workers: not known" in out
+    assert err == ""
+    assert run("script.py:a", "--tracking", "t") == 0
+    assert blocks() == 4
+    capfd.readouterr()
+    assert main(["run", *words]) == 0
+    assert "all of 4 blocks done before, nothing to do" in capfd.readouterr().out
+    assert blocks() == 4
 
 
 def test_a_dataset_is_written(write: Write, capfd: pytest.CaptureFixture[str]) -> None:

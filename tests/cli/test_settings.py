@@ -18,6 +18,7 @@ from workspan.cli import main
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Read the settings of an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORKSPAN_TIMING_DIRECTORY", raising=False)  # of the tests themselves
     config.reset()
     yield
     config.reset()

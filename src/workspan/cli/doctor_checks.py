@@ -157,28 +157,31 @@ def _memory(path: Path | None) -> Iterator[Check]:
 def _workers(path: Path | None) -> Iterator[Check]:
     """Run a block in a worker process, and take the time of its start from the report."""
     import workspan as ws
+    from workspan import config
 
     block = ws.Roi((0,), (1,))
     task = ws.Task("doctor", block, block, block, nothing, tracking_path=False, max_worker_restarts=0, max_retries=0)
-    from workspan import config
-
-    before = config.get("log_mode")
-    config.configure(log_mode="console")  # no log folder is made for this
+    before = {name: config.get(name) for name in ("log_mode", "timing.persistent_data")}
+    # Nothing of this run is left: no folder of logs, and nothing that a forecast could learn from.
+    config.configure(**{"log_mode": "console", "timing.persistent_data": False})
+    error = "the block was not done"
     try:
         report = ws.run_blockwise(
             task, progress=False, summary=False, block_tracking=False, engine="processes", return_report=True
         )
-    except (WorkspanError, OSError) as error:
-        remedy = "engine='serial' runs blocks in the calling process meanwhile"
-        yield Check("worker processes", "broken", f"none can be started: {error}", remedy, {})
-        return
+    except (WorkspanError, OSError) as raised:
+        report, error = None, " ".join(str(raised).split())
     finally:
-        config.configure(log_mode=before)
+        config.configure(**before)
+    if not report:
+        remedy = "engine='serial' runs blocks in the calling process meanwhile"
+        yield Check("worker processes", "broken", f"none can do anything: {error}", remedy, {})
+        return
     startup = report["doctor"].workers.startup
     seconds = startup.mean if startup is not None and startup.n else None
     told = "fresh interpreters, never forks of the program"
     told += f"; one has just done a block, {duration(seconds)} after its start" if seconds is not None else ""
-    yield Check("worker processes", "yes" if report else "broken", told, "", {"startup_seconds": seconds})
+    yield Check("worker processes", "yes", told, "", {"startup_seconds": seconds})
 
 
 def nothing(block: Any) -> None:

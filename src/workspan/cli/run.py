@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def run(options: Options) -> int:
         try:
             return _run(options, target, orders)
         except _Planned as planned:
-            return _forecast(planned.what, orders)
+            return _forecast(planned.what)
         except SystemExit as end:
             if isinstance(end.code, str):
                 complain(end.code)
@@ -167,13 +168,13 @@ def _counts(state: TaskState) -> str:
     return f"{told} of {state.total_block_count:,} blocks"
 
 
-def _forecast(what: Any, orders: Orders) -> int:
+def _forecast(what: Any) -> int:
+    """Print what to expect of the pipeline *what*, which has been changed as was asked."""
     from workspan.run.pipeline import Pipeline
+    from workspan.views.forecast import render_forecast
+    from workspan.views.terminal import encoding_of
 
     if not isinstance(what, Pipeline):
         raise ConfigurationError("--forecast-only: a dataset is not forecast, only tasks and pipelines are")
-    forecast = getattr(what, "forecast", None)
-    if forecast is None:
-        raise ConfigurationError("--forecast-only: this version of Workspan has no forecasts")
-    say(str(forecast(workers=orders.max_workers)))
+    say(render_forecast(what.forecast(), encoding=encoding_of(sys.stdout)))
     return exits.DONE
