@@ -94,8 +94,12 @@ def report(
     /,
     *,
     html: Annotated[Path | None, Parameter(help="Write a page about the run, which needs nothing but itself.")] = None,
-    json: Annotated[Path | None, Parameter(help="Write the report; - is standard output.")] = None,
-    csv: Annotated[Path | None, Parameter(help="Write the blocks, a row each; - is standard output.")] = None,
+    json: Annotated[
+        Path | None, Parameter(help="Write the report; - is standard output.", allow_leading_hyphen=True)
+    ] = None,
+    csv: Annotated[
+        Path | None, Parameter(help="Write the blocks, a row each; - is standard output.", allow_leading_hyphen=True)
+    ] = None,
     parquet: Annotated[Path | None, Parameter(help="Write the blocks, a row each.")] = None,
 ) -> int:
     """Print the resource panel of the last run, and write it as a page or as data."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workspan.report.page import Extra
+    from workspan.report.page_blocks import BlockSource
     from workspan.report.task import RunReport, TaskReport
 
 RUNS = "runs.jsonl"
@@ -236,12 +237,10 @@ def _guarded(name: str, to: Path, write: Callable[[Found, Path], str], found: Fo
 
 
 def _write_html(found: Found, to: Path) -> str:
+    from workspan.views.format import size
     from workspan.views.html.page import write_page
 
-    size = write_page(found.report, to, extras=_extras(found))
-    from workspan.views.format import size as spelled
-
-    return f"page, {spelled(size)}:"
+    return f"page, {size(write_page(found.report, to, extras=_extras(found)))}:"
 
 
 def _extras(found: Found) -> dict[str, Extra]:
@@ -267,20 +266,24 @@ def _write_json(found: Found, to: Path) -> str:
 def _write_csv(found: Found, to: Path) -> str:
     from workspan.report.export import write_csv
 
-    reports = list(found.report.tasks.values())
+    reports, sources = list(found.report.tasks.values()), _sources(found)
     if str(to) == STDOUT:
         sys.stdout.flush()
-        rows = write_csv(reports, sys.stdout.buffer)
+        rows = write_csv(reports, sys.stdout.buffer, sources)
     else:
         with open(to, "wb") as file:
-            rows = write_csv(reports, file)
+            rows = write_csv(reports, file, sources)
     return f"{rows:,} blocks as CSV:"
 
 
 def _write_parquet(found: Found, to: Path) -> str:
     from workspan.report.export import write_parquet
 
-    return f"{write_parquet(list(found.report.tasks.values()), to):,} blocks as Parquet:"
+    return f"{write_parquet(list(found.report.tasks.values()), to, _sources(found)):,} blocks as Parquet:"
+
+
+def _sources(found: Found) -> dict[str, BlockSource]:
+    return {task_id: extra.source for task_id, extra in _extras(found).items() if extra.source is not None}
 
 
 _WRITERS: dict[str, Callable[[Found, Path], str]] = {

@@ -120,16 +120,22 @@ class _Records:
             pass
         self._done[list(records)] = True
 
+    def empty_table(self) -> BlockTable:
+        """Return the columns without tasks."""
+        return self._table(np.empty(0, np.int64))
+
     def tables(self) -> Iterator[BlockTable]:
         """Yield all tasks at once."""
-        rows = np.flatnonzero(self._done | (self._failures > 0))
+        yield self._table(np.flatnonzero(self._done | (self._failures > 0)))
+
+    def _table(self, rows: Any) -> BlockTable:
         found = [self._records.get(int(row)) for row in rows]
         executed = np.array([record is not None for record in found], np.bool_)
         nodes = {record.node for record in found if record is not None}
         named = len(nodes) == 1 and len(found) <= MOST_WITH_PROCESS
 
         def column(figure: Any) -> Any:
-            return np.array([0.0 if record is None else figure(record) for record in found])
+            return np.array([0.0 if record is None else figure(record) for record in found], np.float64)
 
         values: dict[str, Any] = {
             "wall_seconds": column(lambda r: r.wall_seconds),
@@ -141,7 +147,7 @@ class _Records:
             "returned_at": column(lambda r: r.started_at + r.wall_seconds),
             "worker_id": column(lambda r: r.pid if named else NO_WORKER).astype(np.uint32),
         }
-        yield BlockTable(
+        return BlockTable(
             cells=rows.reshape(-1, 1).astype(np.int64),
             done=self._done[rows],
             failures=self._failures[rows],

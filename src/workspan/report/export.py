@@ -9,14 +9,17 @@ from typing import IO, TYPE_CHECKING, Any
 
 from workspan.errors import NoStoreError
 from workspan.grid.layout import pyramid_number
-from workspan.report.frames import block_frame
+from workspan.report.frames import STEP_PREFIX, block_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from workspan.report.page_blocks import BlockSource
     from workspan.report.task import TaskReport
-    from workspan.store.reader import StoreReader
+    from workspan.store.reader import BlockTable
+
+    Sources = Mapping[str, BlockSource]
 
 __all__ = ["plain_text", "write_csv", "write_parquet"]
 
@@ -34,7 +37,7 @@ def plain_text(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def write_csv(reports: Sequence[TaskReport], to: IO[bytes]) -> int:
+def write_csv(reports: Sequence[TaskReport], to: IO[bytes], sources: Sources | None = None) -> int:
     """Write a row a block: the task, then the columns of :meth:`TaskReport.to_frame`.
 
     Parameters
@@ -43,6 +46,8 @@ def write_csv(reports: Sequence[TaskReport], to: IO[bytes]) -> int:
         Tasks; those without a store have no rows.
     to
         Where the bytes go, as UTF-8.
+    sources
+        Task id -> where its blocks are, if not in its store. Their workers are no workers of the run and are left out.
 
     Returns
     -------
@@ -57,7 +62,7 @@ def write_csv(reports: Sequence[TaskReport], to: IO[bytes]) -> int:
     import pyarrow as pa
     import pyarrow.csv
 
-    schema, batches = _batches(reports)
+    schema, batches = _batches(reports, sources or {})
     names = [plain_text(name) for name in schema.names]
     head = pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
     rows = 0
@@ -69,7 +74,7 @@ def write_csv(reports: Sequence[TaskReport], to: IO[bytes]) -> int:
     return rows
 
 
-def write_parquet(reports: Sequence[TaskReport], path: Path) -> int:
+def write_parquet(reports: Sequence[TaskReport], path: Path, sources: Sources | None = None) -> int:
     """Write a row a block to a file, as :func:`write_csv` does; return the number of rows.
 
     Raises
@@ -79,7 +84,7 @@ def write_parquet(reports: Sequence[TaskReport], path: Path) -> int:
     """
     import pyarrow.parquet
 
-    schema, batches = _batches(reports)
+    schema, batches = _batches(reports, sources or {})
     partial = path.with_name(f".{path.name}.partial")
     rows = 0
     try:
@@ -94,15 +99,15 @@ def write_parquet(reports: Sequence[TaskReport], path: Path) -> int:
     return rows
 
 
-def _batches(reports: Sequence[TaskReport]) -> tuple[Any, Iterator[Any]]:
+def _batches(reports: Sequence[TaskReport], sources: Sources) -> tuple[Any, Iterator[Any]]:
     """Return the columns of all tasks together, and their rows; a task that lacks a column has nulls there."""
     import pyarrow as pa
 
-    stores: list[tuple[str, StoreReader]] = []
+    stores: list[tuple[str, BlockSource]] = []
     reason = None
     for report in reports:
         try:
-            stores.append((report.task_id, report.open_store()))
+            stores.append((report.task_id, sources.get(report.task_id) or report.open_store()))
         except NoStoreError as error:
             reason = reason or error
     if not stores:
@@ -110,22 +115,22 @@ def _batches(reports: Sequence[TaskReport]) -> tuple[Any, Iterator[Any]]:
     wide = any(_has_wide_ids(store) for _, store in stores)
     fields: dict[str, Any] = {"task": pa.field("task", pa.string())}
     for _, store in stores:
-        for field in block_frame(store.empty_table(), len(store.cell_counts), "arrow").schema:
+        for field in _frame(store, store.empty_table()).schema:
             kind = pa.string() if field.name == "block_id" and wide else field.type
             fields.setdefault(field.name, field.with_type(kind))
     cells = sorted((name for name in fields if name.startswith("cell_")), key=lambda name: int(name[5:]))
-    steps = [name for name in fields if name.startswith("steps/")]
+    steps = [name for name in fields if name.startswith(STEP_PREFIX)]
     rest = [name for name in fields if name not in {"task", "block_id", *cells, *steps}]
     schema = pa.schema([fields[name] for name in ("task", "block_id", *cells, *rest, *steps)])
     return schema, _rows(stores, schema)
 
 
-def _rows(stores: Sequence[tuple[str, StoreReader]], schema: Any) -> Iterator[Any]:
+def _rows(stores: Sequence[tuple[str, BlockSource]], schema: Any) -> Iterator[Any]:
     import pyarrow as pa
 
     for task_id, store in stores:
         for table in store.tables():
-            frame = block_frame(table, len(store.cell_counts), "arrow")
+            frame = _frame(store, table)
             if not frame.num_rows:
                 continue
             columns = []
@@ -139,7 +144,21 @@ def _rows(stores: Sequence[tuple[str, StoreReader]], schema: Any) -> Iterator[An
             yield pa.table(columns, schema=schema)
 
 
-def _has_wide_ids(store: StoreReader) -> bool:
+def _frame(store: BlockSource, table: BlockTable) -> Any:
+    """Return the rows of a batch; of a dataset's tasks with their rows and bytes, and without its processes."""
+    import pyarrow as pa
+
+    frame = block_frame(table, len(store.cell_counts), "arrow")
+    if "rows" in table.values:
+        at = frame.column_names.index("worker_id")
+        frame = frame.set_column(at, "worker_id", pa.nulls(frame.num_rows, pa.uint32()))
+        for name in ("rows", "bytes"):
+            column = pa.array(table.values[name].astype("int64"), mask=~table.executed)
+            frame = frame.append_column(name, column)
+    return frame
+
+
+def _has_wide_ids(store: BlockSource) -> bool:
     rank = len(store.cell_counts)
     return pyramid_number([n - 1 for n in store.cell_counts]) * (rank + 1) >= 2**63
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
@@ -100,8 +101,14 @@ class Histogram:
 
     def place(self, values: Floats) -> NDArray[np.int64]:
         """Return the bin of each value."""
-        found = np.searchsorted(self.edges, values, side="right") - 1
-        return np.clip(found, 0, len(self.counts) - 1)
+        bins, low, high = len(self.counts), float(self.edges[0]), float(self.edges[-1])
+        if bins == 1:
+            return np.zeros(len(values), np.int64)
+        if self.is_log:
+            part = np.log(np.maximum(values, low) / low) * (bins / math.log(high / low))
+        else:
+            part = (values - low) * (bins / (high - low))
+        return np.clip(part.astype(np.int64), 0, bins - 1)
 
     def add(self, values: Floats) -> None:
         """Take in values."""

@@ -7,7 +7,7 @@ that fit them. Few blocks are kept from the first time. No Python object a block
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, prod
+from math import ceil, isqrt, prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -73,6 +73,9 @@ class BlockSource(Protocol):
 
     def tables(self) -> Iterator[BlockTable]:
         """Yield the blocks in grid order."""
+
+    def empty_table(self) -> BlockTable:
+        """Return the columns without blocks."""
 
 
 @dataclass(slots=True)
@@ -314,7 +317,7 @@ def _second(out: PageBlocks, batches: Iterator[Rows], length: float, last_worker
     for measure in out.measures:
         histogram = fine[measure.name]
         measure.is_log = histogram.is_log
-        measure.edges, measure.counts = histogram.coarse(_COARSE)
+        measure.edges, measure.counts = histogram.coarse(min(_COARSE, max(8, 2 * isqrt(measure.n))))
         low, middle, high = (histogram.quantile(q) for q in (0.5, 0.9, 0.99))
         measure.quantiles = low, middle, high
         if out.rows is not None:

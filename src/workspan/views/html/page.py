@@ -116,7 +116,7 @@ def _facts(page: Page) -> list[tuple[str, str, str]]:
     lost = sum(b.failed for b in blocks) + sum(b.orphaned for b in blocks)
     told = [f"{skipped:,} skipped"] * bool(skipped) + [f"{lost:,} not done"] * bool(lost)
     facts = [
-        ("wall", long_duration(report.wall_seconds), "from the first worker's start to the last one's end"),
+        ("wall", long_duration(report.wall_seconds), "until all workers had ended"),
         (f"{noun}s done", f"{executed + skipped:,}", ", ".join([f"of {sum(b.total for b in blocks):,}", *told])),
     ]
     if page.is_whole and report.work is not None:

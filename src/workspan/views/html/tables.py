@@ -128,7 +128,11 @@ def _head(task: PageTask) -> str:
     if known is not None and known.rows is None and known.n:
         bins = " x ".join(map(str, known.sizes))
         parts.append(f"the map shows bins of {bins} {noun}s, as {known.n:,} are too many for one page")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    again = 0 if known is None or known.main is None else blocks.count - blocks.skipped - known.here
+    return (
+        f"{text}. {again:,} of them were done again later: their times here are the later ones" if again > 0 else text
+    )
 
 
 def _cost(report: TaskReport) -> list[tuple[str, list[tuple[str, str]]]]:

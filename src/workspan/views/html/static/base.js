@@ -1,3 +1,5 @@
+document.documentElement.classList.add('scripted');
+
 // What all parts share: the data, numbers as the panel prints them, colours, canvases, the selection.
 const $ = (selector, from = document) => from.querySelector(selector);
 const $$ = (selector, from = document) => [...from.querySelectorAll(selector)];
@@ -161,11 +163,19 @@ function ticks(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((n) => n * power).find((s) => s >= raw);
   const out = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-6; n++) out.push(n * step);
+  for (let n = Math.ceil(low / step - 1e-9) + 0; n * step <= high + step * 1e-6; n++) out.push(n * step + 0);
   return out;
 }
 
-const axisTime = (seconds) => (seconds === 0 ? '0' : duration(seconds).replace('.0 ', ' '));
+// The same for seconds, in steps that a clock has, each with what stands at it.
+function timeTicks(low, high, wanted) {
+  const raw = (high - low) / Math.max(1, wanted);
+  const step = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200].find((s) => s >= raw);
+  if (raw <= 30 || !step) return ticks(low, high, wanted).map((at) => [at, at === 0 ? '0' : raw > 30 ? `${whole(at / 3600)} h` : duration(at).replace('.0 ', ' ')]);
+  const out = [];
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) out.push([at, at === 0 ? '0' : longDuration(at).replace(' 0 s', '').replace(' 0 min', '')]);
+  return out;
+}
 
 // ---- canvases
 

@@ -33,10 +33,10 @@ class Charts {
   drawSpread() {
     const m = this.task.measure.get(this.key);
     const { to, width, height } = prepare(this.spread, 210);
-    const [left, right, top, bottom] = [44, 8, 26, height - 24];
+    const most = Math.max(...m.counts);
+    const [left, right, top, bottom] = [to.measureText(whole(most)).width + 16, 8, 26, height - 24];
     const scale = scaleOf(m.min, m.max);
     const x = (value) => left + (width - left - right) * scale.part(value);
-    const most = Math.max(...m.counts);
     this.axes(to, scale, m, x, left, width - right, bottom);
     to.textAlign = 'right';
     for (const tick of ticks(0, most, 4).filter(Number.isInteger)) {
@@ -104,7 +104,7 @@ class Charts {
       to.fillText(figure(value, m.unit), left - 6, y(value));
     }
     to.textAlign = 'center';
-    for (const tick of ticks(0, end, 5)) to.fillText(axisTime(tick), Math.min(Math.max(x(tick), left + 4), width - 20), bottom + 13);
+    for (const [tick, text] of timeTicks(0, end, 5)) to.fillText(text, Math.min(Math.max(x(tick), left + 4), width - 2 - to.measureText(text).width / 2), bottom + 13);
     this.points = [];
     if (!end) {
       to.fillText(`No ${task.noun} was run by this run.`, (left + width) / 2, (top + bottom) / 2);

@@ -55,6 +55,7 @@ class Gantt {
     const wide = this.stage.clientWidth;
     if (!wide) return;
     this.tall = this.lanes.length <= 12 ? 24 : this.lanes.length <= 40 ? 14 : 8;
+    this.gap = this.tall > 10 ? 5 : 2;
     const { to, width, height } = prepare(this.canvas, this.lanes.length * this.tall + 30);
     const named = this.tall >= 12;
     this.left = named ? Math.max(...this.lanes.map((lane) => to.measureText(lane.name).width)) + 12 : 34;
@@ -63,10 +64,10 @@ class Gantt {
     to.strokeStyle = palette.hair;
     to.fillStyle = palette.soft;
     to.textAlign = 'center';
-    for (const tick of ticks(this.low, this.high, width / 110)) {
+    for (const [tick, text] of timeTicks(this.low, this.high, width / 110)) {
       const x = this.x(tick);
       to.beginPath(); to.moveTo(x, 0); to.lineTo(x, bottom + 4); to.stroke();
-      to.fillText(axisTime(tick), Math.min(x, width - 18), bottom + 16);
+      to.fillText(text, Math.min(x, width - 2 - to.measureText(text).width / 2), bottom + 16);
     }
     this.lanes.forEach((lane, n) => {
       const top = n * this.tall + 2;
@@ -84,7 +85,7 @@ class Gantt {
 
   bars(to, lane, top) {
     const { sent, returned } = lane.task.rows;
-    const high = this.tall - 5;
+    const high = this.tall - this.gap;
     lane.rows.forEach((at, n) => {
       const x = this.x(sent[at] + lane.task.began);
       const wide = (returned[at] - sent[at]) * this.scale;
@@ -98,7 +99,8 @@ class Gantt {
     const wide = (lane.task.trend.end * this.scale) / lane.parts;
     for (let n = 0; n < lane.parts; n++) {
       to.globalAlpha = lane.busy[n] / 255;
-      to.fillRect(this.x(lane.task.began) + n * wide, top, wide + 0.4, this.tall - 5);
+      const x = Math.round(this.x(lane.task.began) + n * wide);
+      to.fillRect(x, top, Math.round(this.x(lane.task.began) + (n + 1) * wide) - x, this.tall - this.gap);
     }
     to.globalAlpha = 1;
   }
@@ -113,10 +115,10 @@ class Gantt {
     const wide = Math.max(3, (found.rows.returned[found.at] - found.rows.sent[found.at]) * this.scale);
     to.strokeStyle = palette.card;
     to.lineWidth = 5;
-    to.strokeRect(x, lane * this.tall + 2, wide, this.tall - 5);
+    to.strokeRect(x, lane * this.tall + 2, wide, this.tall - this.gap);
     to.strokeStyle = palette.pick;
     to.lineWidth = 2.5;
-    to.strokeRect(x, lane * this.tall + 2, wide, this.tall - 5);
+    to.strokeRect(x, lane * this.tall + 2, wide, this.tall - this.gap);
   }
 
   x(seconds) { return this.left + (seconds - this.low) * this.scale; }

@@ -45,14 +45,15 @@ class BlockMap {
       },
     }, this.canvas);
     this.box = hoverBox(this.stage);
+    this.strip = make('canvas', { class: 'strip', 'aria-hidden': 'true', hidden: '', on: { click: (e) => this.clickStrip(e) } });
     this.ramp = make('canvas', { width: '220', height: '12', 'aria-hidden': 'true' });
     this.low = make('span');
     this.high = make('span');
     this.legend = make('div', { class: 'legend' }, this.low, this.ramp, this.high,
-      make('span', { class: 'key' }, make('i'), 'not measured or not run'), make('span', { class: 'key' }, make('i', { class: 'bad' }), 'not done after failed attempts'));
+      make('span', { class: 'key' }, make('i'), `no ${task.noun}, not run or not measured`), make('span', { class: 'key' }, make('i', { class: 'bad' }), 'not done after failed attempts'));
     this.table = make('details', { on: { toggle: () => this.tabulate() } }, make('summary', {}, 'This slice as a table'), make('div', { class: 'scroll' }));
     this.inspect = make('div', { class: 'inspect', 'data-part': 'inspect' });
-    place.append(make('div', {}, this.controls, this.stage, this.legend, this.table), this.inspect);
+    place.append(make('div', {}, this.controls, this.stage, this.strip, this.legend, this.table), this.inspect);
     this.buildSliders();
   }
 
@@ -87,7 +88,7 @@ class BlockMap {
     for (const slider of $$('input', this.sliders)) {
       const axis = Number(slider.dataset.axis);
       slider.value = String(this.at[axis]);
-      const text = `${this.range(this.at, axis)} of ${this.task.counts[axis]}`;
+      const text = `${this.range(this.at, axis)} of 0–${this.task.counts[axis] - 1}`;
       slider.nextElementSibling.textContent = text;
       slider.setAttribute('aria-valuetext', text);
     }
@@ -170,6 +171,7 @@ class BlockMap {
     const room = Math.min(wide, 760);
     this.cell = Math.max(1, Math.min(84, room / columns, 560 / rows));
     if (this.cell > 3) this.cell = Math.floor(this.cell);
+    this.stage.dataset.cell = String(this.cell);
     const { to } = prepare(this.canvas, Math.ceil(rows * this.cell) + 4);
     const gap = this.cell > 10 ? 2 : this.cell > 5 ? 1 : 0;
     for (let row = 0; row < rows; row++) {
@@ -191,7 +193,7 @@ class BlockMap {
       }
     }
     const [row, column] = this.placeOf(this.at);
-    if (this.isPicked || document.activeElement === this.stage) {
+    if (this.isHere() || document.activeElement === this.stage) {
       to.strokeStyle = palette.card;
       to.lineWidth = 5;
       const s = Math.max(3, this.cell - gap);
@@ -201,7 +203,57 @@ class BlockMap {
       to.lineWidth = 2.5;
       to.strokeRect(...box);
     }
+    this.drawStrip();
     this.drawLegend();
+  }
+
+  // All slices along the first axis that is not in the picture, small; the slider beside says the same in words.
+  get other() {
+    const { bins } = this.task;
+    return bins.map((n, axis) => axis).filter((axis) => !this.axes.includes(axis) && bins[axis] > 1)[0];
+  }
+
+  drawStrip() {
+    const { other, task } = this;
+    const [rows, columns] = [this.rows, this.columns];
+    const slices = other === undefined ? 0 : task.bins[other];
+    this.strip.hidden = !slices || slices * rows * columns > 150000;
+    if (this.strip.hidden) return;
+    const s = Math.max(1, Math.min(9, Math.floor(72 / Math.max(rows, columns))));
+    this.thumb = { wide: columns * s + 12, high: rows * s + 24 };
+    this.thumb.line = Math.max(1, Math.floor(this.strip.parentElement.clientWidth / this.thumb.wide));
+    const { to } = prepare(this.strip, Math.ceil(slices / this.thumb.line) * this.thumb.high);
+    to.font = '11px system-ui, sans-serif';
+    to.textAlign = 'left';
+    const was = this.at;
+    for (let slice = 0; slice < slices; slice++) {
+      const [x, y] = [(slice % this.thumb.line) * this.thumb.wide, Math.floor(slice / this.thumb.line) * this.thumb.high];
+      this.at = was.map((at, axis) => (axis === other ? slice : at));
+      for (let row = 0; row < rows; row++) {
+        for (let column = 0; column < columns; column++) {
+          const bin = this.binAt(row, column);
+          to.fillStyle = bin ? this.colour(this.facts(bin)) : palette.card;
+          to.fillRect(x + 2 + column * s, y + 2 + row * s, s, s);
+        }
+      }
+      to.fillStyle = palette.soft;
+      to.fillText(this.range(this.at, other), x + 2, y + rows * s + 12);
+      if (slice === was[other]) {
+        to.strokeStyle = palette.pick;
+        to.lineWidth = 2;
+        to.strokeRect(x + 1, y + 1, columns * s + 2, rows * s + 2);
+      }
+    }
+    this.at = was;
+  }
+
+  clickStrip(event) {
+    const box = this.strip.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left) / this.thumb.wide);
+    const slice = column + this.thumb.line * Math.floor((event.clientY - box.top) / this.thumb.high);
+    if (column >= this.thumb.line || slice >= this.task.bins[this.other]) return;
+    this.at[this.other] = slice;
+    this.fill();
   }
 
   drawLegend() {
@@ -247,7 +299,7 @@ class BlockMap {
     const { task } = this;
     const bin = [...this.at];
     const [down, across] = this.axes;
-    const other = task.bins.map((n, axis) => axis).filter((axis) => !this.axes.includes(axis) && task.bins[axis] > 1)[0];
+    const { other } = this;
     const wrap = down === null ? this.columns : 0;
     const move = {
       ArrowLeft: [across, -1], ArrowRight: [across, 1],
@@ -279,6 +331,13 @@ class BlockMap {
   }
 
   // ---- words
+
+  // Whether the slice in the picture is that of the selected block.
+  isHere() {
+    if (!this.isPicked) return false;
+    const cell = cellOf(selection.number, this.task.counts);
+    return cell.every((at, axis) => Math.floor(at / this.task.sizes[axis]) === this.at[axis]);
+  }
 
   range(bin, axis) {
     const first = bin[axis] * this.task.sizes[axis];
@@ -315,7 +374,7 @@ class BlockMap {
     }
     this.inspect.replaceChildren(
       make('h4', { tabindex: '-1' }, `${found || task.rows ? task.noun : 'bin'} ${title}`), make('p', { class: 'hint' }, state),
-      make('table', {}, make('tbody', {}, ...rows.map(([name, value]) => make('tr', {}, make('th', { scope: 'row' }, name), make('td', {}, value))))));
+      make('table', {}, make('tbody', {}, ...rows.map(([name, value]) => make('tr', {}, make('th', { scope: 'row' }, name), make('td', name === 'writes' ? { class: 'roi' } : {}, value))))));
   }
 
   tabulate() {
