@@ -18,7 +18,7 @@ _HOMES = {
     "measure.sections": ("section",),
     "measure.stats": ("Stat",),
     "report.parts": ("WorkerRecord",),
-    "report.task": ("RunReport", "TaskReport"),
+    "run.shown": ("RunReport", "TaskReport"),
     "run.graphs": (
         "BlockwiseDependencyGraph",
         "DependencyGraph",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workspan.report.parts import StepSummary
     from workspan.report.task import RunReport, TaskReport
 
-__all__ = ["fragment", "report_fragment", "safe", "share_bar", "table_fragment"]
+__all__ = ["folded", "fragment", "report_fragment", "safe", "share_bar", "table_fragment"]
 
 _STYLE = (
     "<style>"
@@ -34,6 +34,9 @@ _STYLE = (
     ".workspan svg{display:block;max-width:100%}"
     "</style>"
 )
+
+_MOST_FAILURES = 3
+"""Blocks whose error is shown."""
 
 _MOST_PARTS = 6
 """Parts of a bar; the rest is drawn as one."""
@@ -109,6 +112,11 @@ def share_bar(parts: Mapping[str, float], *, label: str) -> str:
     return "".join(out) + "</svg>"
 
 
+def folded(title: str, text: str) -> str:
+    """Return text that is shown, as it is laid out, when its title is clicked; "" for no text."""
+    return f"<details><summary>{safe(title)}</summary><pre>{safe(text)}</pre></details>" if text else ""
+
+
 def fragment(title: str, parts: Iterable[str], *, note: str = "") -> str:
     """Put pieces of HTML, already escaped, under a heading into one block with a style of its own."""
     told = f"<p>{safe(note)}</p>" if note else ""
@@ -143,6 +151,9 @@ def _task(task: TaskReport, *, with_name: bool) -> str:
     if task.steps:
         out.append(share_bar(step_shares(task.steps), label="Steps, part of the work"))
         out.append(table_fragment(("step", "part and self time a block"), step_rows(task.steps)))
+    for failure in task.failed_blocks[:_MOST_FAILURES]:
+        title = f"block {failure.block_id} failed ({failure.cause}, {count(failure.attempts, 'attempt')})"
+        out.append(folded(title, failure.error))
     return "".join(out)
 
 
