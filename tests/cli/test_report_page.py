@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 from pathlib import Path
 
 import pytest
@@ -70,17 +71,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory):
-    """One browser for all tests."""
+def blank(tmp_path_factory: pytest.TempPathFactory):
+    """One browser with one tab for all tests."""
     with chromium(str(BROWSER), tmp_path_factory.mktemp("profile")) as found:
-        yield found
+        yield found.tab()
 
 
 @pytest.fixture
-def tab(browser, page):
-    """The page in a tab of its own, which must end without an error or a request."""
-    tab = browser.tab()
+def tab(blank, page):
+    """The page, as anew; the test must end without an error of its script or a request that leaves it."""
+    tab = blank
     tab.open(page)
+    tab.errors.clear()
+    tab.requests.clear()
     yield tab
     assert tab.errors == []
     assert [url for url in tab.requests if not url.startswith("file:")] == []
@@ -142,9 +145,9 @@ class TestBlocks:
         assert "Not done." in tab.text("article:not([hidden]) .inspect")
         assert (found["wall time"], found["peak RSS"], found["sent"], found["failed attempts"]) == ("-", "-", "-", "1")
 
-    def test_an_address_leads_to_a_block(self, browser, page):
+    def test_an_address_leads_to_a_block(self, tab, page):
         """The address that a selection leaves opens the page at that block, in its task."""
-        tab = browser.tab()
+        tab.open(Path("/dev/null"))
         tab.open(page, "#1:0,1,2")
         assert inspected(tab)["title"] == "block (0, 1, 2)"
         assert tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText") == "tidy"
@@ -185,24 +188,30 @@ class TestPage:
         assert tab.js("document.querySelectorAll('img').length") == 0
         assert HOSTILE in tab.js("document.querySelector('article details[open] pre').textContent")
 
-    def test_no_request_can_leave_the_page(self, browser, page):
+    def test_no_request_can_leave_the_page(self, tab):
         """The page's policy stops whatever might ask the network, even from its own script's place (R50)."""
-        tab = browser.tab()
-        tab.open(page)
-        blocked = tab.js(
-            """new Promise(async done => {
-              const found = [];
-              document.addEventListener('securitypolicyviolation', e => found.push(e.effectiveDirective));
-              await fetch('http://127.0.0.1:9/').catch(() => 0);
-              const image = new Image(); image.src = 'http://127.0.0.1:9/x.png';
-              const frame = document.createElement('iframe'); frame.src = 'http://127.0.0.1:9/'; document.body.append(frame);
-              const script = document.createElement('script'); script.textContent = 'document.title = "taken"';
-              document.body.append(script);
-              setTimeout(() => done(found), 50);
-            })"""
-        )
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            where = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+            blocked = tab.js(
+                """new Promise(async done => {
+                  const found = [];
+                  document.addEventListener('securitypolicyviolation', e => found.push(e.effectiveDirective));
+                  await fetch(WHERE).catch(() => 0);
+                  const image = new Image(); image.src = WHERE + 'x.png';
+                  const frame = document.createElement('iframe'); frame.src = WHERE;
+                  document.body.append(frame);
+                  const script = document.createElement('script'); script.textContent = 'document.title = "taken"';
+                  document.body.append(script);
+                  setTimeout(() => done(found), 50);
+                })""".replace("WHERE", json.dumps(where))
+            )
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):  # nobody has called
+                listener.accept()
         assert {"connect-src", "img-src", "frame-src", "script-src-elem"} <= set(blocked)
         assert tab.js("document.title") == "smooth, tidy: Workspan report"
+        tab.errors.clear()  # what was blocked is told there,
+        tab.requests.clear()  # and here what would have been asked for
 
     def test_numbers_are_spelled_as_in_the_panel(self, tab):
         """The script's units and rounding are the panel's own (B161)."""
@@ -215,7 +224,8 @@ class TestPage:
         source = (Path(workspan.__file__).parent / "views" / "html" / "static" / "base.js").read_text()
         begin, end = source.index("function fixed"), source.index("const whole = (number)")
         source = "const MISSING = '-';" + source[begin:end]
-        call = f"(() => {{{source} return {json.dumps(rows)}.map(([k, v]) => k === 'size' ? size(v) : longDuration(v));}})()"
+        spell = "k === 'size' ? size(v) : longDuration(v)"
+        call = f"(() => {{{source} return {json.dumps(rows)}.map(([k, v]) => {spell});}})()"
         python = [format.size(value) if kind == "size" else format.long_duration(value) for kind, value in rows]
         assert tab.js(call) == python
 

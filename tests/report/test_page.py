@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -36,8 +37,7 @@ def full(count: int, workers: int = 7):
     """A source of *count* blocks on a line, in two batches, that all ran one after the other on some workers."""
 
     class Source:
-        cell_counts = (count,)
-        attributes: dict = {}
+        cell_counts, attributes = (count,), MappingProxyType({})
 
         def tables(self):
             for numbers in np.array_split(np.arange(count), 2):
@@ -94,7 +94,7 @@ class TestBlocks:
             assert tuple(min(f + s, m) for f, s, m in zip(found, blocks.step, blocks.limit, strict=True)) == end
 
     def test_bins_say_what_the_rows_say(self):
-        """Too many blocks for the page are binned: counts, sums, extremes and distribution stay those of all (R54, KF-41)."""
+        """Blocks that are too many are binned: counts, sums and distribution stay those of all (R54, KF-41)."""
         few = read_blocks(full(10_001), 1000.0, 5000.0, room_bytes=10**7)
         many = read_blocks(full(10_001), 1000.0, 5000.0, room_bytes=10_000)
         assert few.rows is not None

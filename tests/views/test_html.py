@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -58,8 +59,7 @@ def source(**values):
     """Two blocks on a line."""
 
     class Source:
-        cell_counts = (2,)
-        attributes: dict = {}
+        cell_counts, attributes = (2,), MappingProxyType({})
 
         def tables(self):
             two = np.ones(2, bool)
