@@ -23,10 +23,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ABSENT = "no Chromium on this machine: install Debian's package chromium, or set WORKSPAN_TEST_CHROMIUM"
 PATIENCE_SECONDS = 20.0
 
-_START = (
-    "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 13); os.dup2(w, 14); os.dup2(13, 3); os.dup2(14, 4)"
-)
-_START += "; os.execv(sys.argv[3], sys.argv[3:])"
+_START = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 """Chromium wants fixed descriptors; a child of our own puts them there."""
 
 

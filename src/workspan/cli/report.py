@@ -47,6 +47,8 @@ class Outputs:
         named = {name: str(path) for name in self.__slots__ if (path := getattr(self, name)) is not None}
         places = list(named.values())
         for name, place in named.items():
+            if place.startswith("--"):
+                raise ConfigurationError(f"--{name} {place}: the name of a file is missing")
             if places.count(place) > 1:
                 raise ConfigurationError(f"--{name} {place}: two outputs cannot go to the same place")
             if place == STDOUT and name in ("html", "parquet"):

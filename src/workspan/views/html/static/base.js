@@ -81,12 +81,10 @@ function rowOf(task, number) {
 
 // ---- numbers: the same units and rounding as in the panel
 
-function fixed(value, digits = 1) {
-  const scaled = value * 10 ** digits;
-  if (Number.isInteger(scaled * 2) && !Number.isInteger(scaled)) { // a tie goes to the even digit
-    return (2 * Math.round(scaled / 2) / 10 ** digits).toFixed(digits);
-  }
-  return value.toFixed(digits);
+// To one decimal. Binary numbers have ties there at .25 and .75 only; Python takes the even digit, JavaScript the larger.
+function fixed(value) {
+  const size = Math.abs(value);
+  return size % 1 === 0.25 ? (Math.sign(value) * (Math.floor(size) + 0.2)).toFixed(1) : value.toFixed(1);
 }
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
