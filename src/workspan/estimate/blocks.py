@@ -29,10 +29,11 @@ NO_DATA = "default, no data"
 """Basis of an answer without a measurement."""
 
 MOST_GROUPS = 12  # of sizes, for the curve and for the misses
-MOST_PAIRS = 48  # measurements that the curve is fitted to: each is the median of some blocks
+MOST_PAIRS = 48  # measurements that the curve is fitted to: each is the median of a run's blocks of about one size
 OWN_MISSES = 40  # blocks of a size from which on its misses are taken from blocks of that size alone
 MOST_MISSES = 2048  # kept of each distribution, evenly over its quantiles
 LEAST_SECONDS = 1e-9
+LEAST_SHARE = 0.3  # of the mean that a median must have to be used
 
 RUN_SPREAD = 0.05  # log; by how much runs are taken to differ before they have shown it
 RUN_PRIOR = 3.0  # and how many runs that guess counts
@@ -93,7 +94,7 @@ class BlockTimes:
         sizes
             N_ref of each block, shape (blocks,); above 0. Where none is known pass 1 for all.
         seconds
-            What each block took, shape (blocks,). Rows that are not finite and positive are left out.
+            What each block took, shape (blocks,). Rows that are not finite, or negative, are left out.
         first
             Whether it was the first block of its worker, shape (blocks,); default: none was.
         runs
@@ -116,7 +117,7 @@ class BlockTimes:
         is_first = np.zeros(count, bool) if first is None else np.asarray(first, bool).reshape(-1)
         run = np.zeros(count, int) if runs is None else np.asarray(runs, int).reshape(-1)
         weight = np.ones(count) if weights is None else np.asarray(weights, float).reshape(-1)
-        good = np.isfinite(n) & (n > 0) & np.isfinite(t) & (t > 0) & (weight > 0)
+        good = np.isfinite(n) & (n > 0) & np.isfinite(t) & (t >= 0) & (weight > 0)
         n, t, is_first, run, weight = n[good], t[good], is_first[good], run[good], weight[good]
         if not len(t):
             return made
@@ -142,18 +143,21 @@ class BlockTimes:
         self._edges = cuts
         group = np.searchsorted(cuts, n)
         pairs = []
-        groups = np.unique(group)
-        a_group = max(1, MOST_PAIRS // len(groups))
+        groups, numbers = np.unique(group), np.unique(run)
+        latest = numbers[-max(1, MOST_PAIRS // len(groups)) :]
         for number in groups:
-            rows = np.flatnonzero(group == number)
-            rows = rows[np.argsort(run[rows], kind="stable")]
-            for part in np.array_split(rows, min(len(rows), a_group)):
-                middle = _quantiles(t[part], weight[part], np.array([0.5]))[0]
-                pairs.append((float(run[part].mean()), float(np.median(n[part])), float(middle)))
+            for at in latest:
+                part = (group == number) & (run == at)
+                if not part.any():
+                    continue
+                middle = float(_quantiles(t[part], weight[part], np.array([0.5]))[0])
+                # Of blocks that are granted ahead most return at once with another one: their median says nothing.
+                mean = float((t[part] * weight[part]).sum() / weight[part].sum())
+                pairs.append((float(at), float(np.median(n[part])), max(middle, LEAST_SHARE * mean)))
         pairs.sort(key=lambda pair: pair[0])  # in time, as the estimator trusts the latest ones most
         self._estimator.fit([(size, max(seconds, LEAST_SECONDS)) for _, size, seconds in pairs])
         miss = t / self._curve(n)
-        self._learn_runs(miss, run, weight * self._curve(n), workers)
+        self._learn_runs(miss, run, weight, weight * self._curve(n), workers)
         miss = miss / np.exp(self._run_logs)[np.searchsorted(self._run_numbers, run)]
         whole = _thinned(miss, weight)
         self._misses, means = [], []
@@ -164,7 +168,9 @@ class BlockTimes:
             means.append(pool.mean())
         self._means = np.array(means)
 
-    def _learn_runs(self, miss: Floats, run: Any, share: Floats, workers: Sequence[float] | None) -> None:
+    def _learn_runs(
+        self, miss: Floats, run: Any, weight: Floats, share: Floats, workers: Sequence[float] | None
+    ) -> None:
         """Find by what factor the blocks of each run missed those of all."""
         numbers = np.unique(run)
         self._run_numbers = numbers
@@ -174,8 +180,9 @@ class BlockTimes:
             own = run == number
             mean = float((miss[own] * share[own]).sum() / share[own].sum())
             logs.append(log(mean / usual))
-            spread = float(np.std(miss[own])) / mean
-            errors.append(spread**2 / max(1, own.sum()))
+            square = float((miss[own] ** 2 * weight[own]).sum() / weight[own].sum())
+            plain = float((miss[own] * weight[own]).sum() / weight[own].sum())
+            errors.append(max(0.0, square / plain**2 - 1.0) / float(weight[own].sum()))
         self._run_logs, self._run_errors = np.array(logs), np.array(errors)
         given = [float(workers[number]) if workers is not None else 1.0 for number in numbers]
         self._run_workers = np.maximum(np.array(given), 1.0)

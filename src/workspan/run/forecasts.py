@@ -40,8 +40,9 @@ BUDGET = 60_000
 TABLE_BUDGET = 20_000
 """The same for each other number of workers."""
 
-SPAN_BLOCKS = 5_000_000
-"""Largest task of which the longest path is looked for block by block."""
+START_SPREAD, START_PRIOR = 0.15, 2.0
+"""By what part of it the start of workers is taken to differ between runs before they have shown it, and how many runs
+that guess counts."""
 
 
 @dataclass
@@ -266,7 +267,7 @@ class _Forecaster:
             span_seconds=outcome.spans[number] if outcome else (0.0 if not count else None),
             block_seconds=block,
             warm_up_seconds=times.warm_up_seconds if times.count else None,
-            startup_seconds=past.startup[0] if past.startup else None,
+            startup_seconds=past.startup,
             peak_rss_bytes=past.peak_rss_bytes,
             cpu_share=past.cpu_share,
             steps=past.steps,
@@ -311,29 +312,29 @@ class _Forecaster:
     def _alive(self, spec: PipelineSpec) -> int:
         return sum(min(entry.max_workers, n) for entry, n in zip(spec.tasks, self._counts, strict=True))
 
-    def _stretch(self, number: int, alive: int) -> float:
-        """By how much blocks take longer because there are not enough processors for all workers."""
+    def _share(self, number: int, alive: int) -> float:
+        """Processors that a block of a task keeps busy."""
         share = self._planned[number].past.cpu_share
-        if alive <= self._cpus:
-            return 1.0
-        if share is None:
+        if share is None and alive > self._cpus:
             self._notes.append(
                 f"beyond {self._cpus} workers, the processors there are, blocks are taken to keep one busy each: "
                 "resource_tracking=True measures it"
             )
-            share = 1.0
-        return max(1.0, alive * share / self._cpus)
+        return 1.0 if share is None else share
+
+    def _stretch(self, number: int, workers: int) -> float:
+        """By how much blocks take longer if there are not enough processors for all workers of their task."""
+        alive = min(workers, self._counts[number])
+        return max(1.0, alive * self._share(number, alive) / self._cpus)
 
     def _outcome(self, spec: PipelineSpec, budget: int, exact: bool) -> _Outcome:
         import numpy as np
 
         rng = np.random.default_rng(self._seed)
-        alive = self._alive(spec)
-        stretch = [self._stretch(number, alive) for number in range(len(spec.tasks))]
         if exact:
-            fixed, makespans, work, spans, span = self._simulated(spec, budget, stretch, rng)
+            fixed, makespans, work, spans, span = self._simulated(spec, budget, rng)
         else:
-            fixed, makespans, work, spans, span = self._bounded(spec, stretch)
+            fixed, makespans, work, spans, span = self._bounded(spec)
         pasts = [plan.past for plan, n in zip(self._planned, self._counts, strict=True) if n]
         lead = max(past.lead for past in pasts)
         tails = rng.normal(0.0, max(past.tail_spread for past in pasts) / 2, FACTORS)
@@ -342,11 +343,12 @@ class _Forecaster:
         heavy = int(np.argmax(work))
         factors = self._planned[heavy].past.times.run_factors(rng, FACTORS, workers=spec.tasks[heavy].max_workers)
         chosen = rng.choice(makespans, FACTORS)
-        walls = lead + fixed + np.maximum(chosen - fixed, 0.0) * factors + tail
+        # Start-up is its own matter: it varies within the makespans.
+        walls = lead + fixed + (chosen - fixed) * factors + tail
         return _Outcome(walls=walls, work=work, spans=spans, span=span)
 
     def _simulated(
-        self, spec: PipelineSpec, budget: int, stretch: list[float], rng: np.random.Generator
+        self, spec: PipelineSpec, budget: int, rng: np.random.Generator
     ) -> tuple[float, NDArray[Any], list[float], list[float], float]:
         """Return the start-up, makespans of repeated runs, and mean work, spans of the tasks, and span of the whole."""
         import numpy as np
@@ -355,18 +357,15 @@ class _Forecaster:
         repeats = min(100, max(3, budget // total))
         flags = [plan.flags for plan in self._planned]
         makespans, works, spans, wholes = [], [], [], []
-        fixed = max(
-            (plan.past.startup or (0.0, 0.0))[0] for plan, n in zip(self._planned, self._counts, strict=True) if n
-        )
-        crowd = max(1.0, self._alive(spec) / self._cpus)
         for repeat in range(repeats):
             blocks = []
             for number, entry in enumerate(spec.tasks):
                 times = self._planned[number].past.times
-                drawn = times.sample(rng, self._sizes[number], workers=entry.max_workers) * stretch[number]
+                drawn = times.sample(rng, self._sizes[number], workers=entry.max_workers)
                 blocks.append(np.where(self._to_run[number], drawn, 0.0))
-            timings = [self._timing(n, blocks[n], stretch[n], crowd, rng) for n in range(len(blocks))]
-            found = simulate(spec, timings, resources=self._resources, flags=flags)
+            today = float(rng.normal())
+            timings = [self._timing(spec, n, blocks[n], today, rng) for n in range(len(blocks))]
+            found = simulate(spec, timings, resources=self._resources, flags=flags, cpus=self._cpus)
             makespans.append(found.last_return)
             works.append(
                 [w - self._planned[n].past.overhead * self._counts[n] for n, w in enumerate(found.work_seconds)]
@@ -378,20 +377,41 @@ class _Forecaster:
         work = [max(0.0, float(w)) for w in np.mean(works, axis=0)]
         # A chain cannot take longer than all blocks do.
         own = [min(float(s), w) for s, w in zip(np.median(spans, axis=0), work, strict=True)]
-        return fixed * crowd, np.array(makespans), work, own, min(float(np.median(wholes)), sum(work))
+        return self._fixed(spec), np.array(makespans), work, own, min(float(np.median(wholes)), sum(work))
+
+    def _crowd(self, spec: PipelineSpec, number: int) -> float:
+        """How many workers of a task start on each processor."""
+        return max(1.0, min(spec.tasks[number].max_workers, self._counts[number]) / self._cpus)
+
+    def _fixed(self, spec: PipelineSpec) -> float:
+        """Return the start-up that no block hides: of the tasks that wait for none."""
+        starts = [
+            (plan.past.startup or 0.0) * self._crowd(spec, number)
+            for number, plan in enumerate(self._planned)
+            if self._counts[number] and not spec.upstream(number)
+        ]
+        return max(starts, default=0.0)
 
     def _timing(
-        self, number: int, blocks: NDArray[Any], stretch: float, crowd: float, rng: np.random.Generator
+        self, spec: PipelineSpec, number: int, blocks: NDArray[Any], today: float, rng: np.random.Generator
     ) -> Timing:
+        """Make a task's times for one repetition; *today*: how slow the start of processes is, a standard normal."""
         past = self._planned[number].past
-        mean, spread = past.startup or (0.0, 0.0)
-        if past.startup is None and self._counts[number]:
-            self._notes.append(f"{self._spec.tasks[number].task_id}: the start of a worker was never measured")
+        count = len(past.starts)
+        if not count and self._counts[number]:
+            self._notes.append(f"{spec.tasks[number].task_id}: the start of a worker was never measured")
+        mean = past.startup or 0.0
+        between = [start.mean / mean - 1.0 for start in past.starts] if mean else []
+        # Starts of one run resemble each other; with few runs they are taken to differ more than was seen.
+        usual = ((sum(gap**2 for gap in between) + START_PRIOR * START_SPREAD**2) / (count + START_PRIOR)) ** 0.5
+        base = mean * max(0.4, 1.0 + usual * (1.0 + 1.0 / max(1, count)) ** 0.5 * today) * self._crowd(spec, number)
+        within = sum(start.spread for start in past.starts) / max(1, count)
         return Timing(
             block=blocks.tolist(),
-            startup=lambda: max(0.5 * mean, float(rng.normal(mean, spread))) * crowd,
-            warm_up=lambda: float(past.times.sample_warm_up(rng, 1)[0]) * stretch,
+            startup=lambda: max(0.5 * base, float(rng.normal(base, within))),
+            warm_up=lambda: float(past.times.sample_warm_up(rng, 1)[0]),
             gap=past.gap,
+            cpu_share=self._share(number, self._alive(spec)),
         )
 
     def _spans(self, spec: PipelineSpec, blocks: Sequence[NDArray[Any]]) -> tuple[list[float], float]:
@@ -409,9 +429,7 @@ class _Forecaster:
 
     # -- huge runs -------------------------------------------------------------------------------------------------
 
-    def _bounded(
-        self, spec: PipelineSpec, stretch: list[float]
-    ) -> tuple[float, NDArray[Any], list[float], list[float], float]:
+    def _bounded(self, spec: PipelineSpec) -> tuple[float, NDArray[Any], list[float], list[float], float]:
         import numpy as np
 
         from workspan.grid.fields import level_slices
@@ -420,7 +438,8 @@ class _Forecaster:
         work, spans = [], []
         for number, entry in enumerate(spec.tasks):
             layout, past = entry.layout, self._planned[number].past
-            seconds = past.times.expected(self._sizes[number], workers=entry.max_workers) * stretch[number]
+            seconds = past.times.expected(self._sizes[number], workers=entry.max_workers)
+            seconds *= self._stretch(number, entry.max_workers)
             field = np.where(self._to_run[number], seconds, 0.0).reshape(layout.counts)
             runs = self._to_run[number].reshape(layout.counts)
             own = []
@@ -432,12 +451,8 @@ class _Forecaster:
             work.append(max(0.0, float(field.sum()) + warm - past.overhead * self._counts[number]))
             spans.append(sum(level.longest_seconds for level in own))
         expected, low, high = bounds(levels, spec.edges, [entry.max_workers for entry in spec.tasks])
-        starts = [
-            (plan.past.startup or (0.0, 0.0))[0] + plan.past.times.warm_up_seconds
-            for plan, n in zip(self._planned, self._counts, strict=True)
-            if n
-        ]
-        fixed = max(starts, default=0.0)
+        warm_ups = [plan.past.times.warm_up_seconds for plan, n in zip(self._planned, self._counts, strict=True) if n]
+        fixed = self._fixed(spec) + max(warm_ups, default=0.0)
         # The bounds hold for any order of blocks; where they lie apart they widen the interval.
         makespans = fixed + np.concatenate(
             (np.full(18, expected), [max(low, 0.97 * expected), min(high, 1.06 * expected)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workspan.errors import WorkspanError
 from workspan.estimate.blocks import BlockTimes
@@ -73,14 +73,21 @@ class _Run:
     report: TaskReport | None = None
 
 
+class Start(NamedTuple):
+    """How the workers of one run started: mean and spread, beside no more of them than there are processors."""
+
+    mean: float
+    spread: float
+
+
 @dataclass(frozen=True)
 class Past:
     """What is known of one task. Times are seconds; ``None``: not measured."""
 
     times: BlockTimes
     """From the grant of a block to its return."""
-    startup: tuple[float, float] | None = None
-    """A worker's start: mean and spread, beside no more workers than there are processors."""
+    starts: tuple[Start, ...] = ()
+    """How workers started in each run, oldest first."""
     gap: float = 0.0
     lead: float = 0.0
     tail: float = 0.0
@@ -91,6 +98,11 @@ class Past:
     peak_rss_bytes: int | None = None
     steps: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def startup(self) -> float | None:
+        """What a worker's start takes, the later runs counting more; ``None``: never measured."""
+        return _recent(start.mean for start in self.starts)
 
 
 def learn_task(task: Task) -> Past:
@@ -170,7 +182,7 @@ def learn(
     peaks = [run.peak_rss.max for run in runs if run.peak_rss is not None and isfinite(run.peak_rss.max)]
     return Past(
         times=times,
-        startup=_startup(runs),
+        starts=_starts(runs),
         gap=_recent(run.gap for run in runs) or 0.0,
         lead=_recent(run.lead for run in runs) or 0.0,
         tail=_recent(tails) or 0.0,
@@ -273,22 +285,15 @@ def _crowding(run: _Run, cpus: int) -> float:
     return 1.0
 
 
-def _startup(runs: list[_Run]) -> tuple[float, float] | None:
-    """Mean and spread of a start, the later runs counting more."""
-    weight = total = square = 0.0
-    for age, run in enumerate(reversed(runs)):
+def _starts(runs: list[_Run]) -> tuple[Start, ...]:
+    """Return how workers started in each run, oldest first."""
+    found = []
+    for run in runs:
         stat = run.startup
         if stat.n and isfinite(stat.mean):
             crowd = max(1.0, min(run.workers, run.max_workers) / run.cpus)
-            w = 0.75**age * stat.n
-            mean = stat.mean / crowd
-            weight += w
-            total += w * mean
-            square += w * (mean**2 + (stat.std / crowd) ** 2)
-    if not weight:
-        return None
-    mean = total / weight
-    return mean, max(0.0, square / weight - mean**2) ** 0.5
+            found.append(Start(stat.mean / crowd, stat.std / crowd))
+    return tuple(found)
 
 
 def _recent(values: Iterable[float | None]) -> float | None:

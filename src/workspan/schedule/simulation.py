@@ -43,6 +43,8 @@ class Timing:
     """From a return to the next block."""
     teardown: float = 0.0
     """A worker, from being told to end until it is gone."""
+    cpu_share: float = 0.0
+    """Processors that a block keeps busy while it runs."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def simulate(
     *,
     resources: Mapping[str, int] | None = None,
     flags: Sequence[Any] | None = None,
+    cpus: float = inf,
 ) -> Simulated:
     """Run *pipeline* with blocks that take as long as *timings* say; nothing fails in it.
 
@@ -87,6 +90,8 @@ def simulate(
         Limits of what live workers may require together.
     flags
         One array a task as for :func:`workspan.schedule.resume.skip_known`: blocks that need not run.
+    cpus
+        Processors that there are: a block that begins while more are wanted takes as much longer.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def simulate(
         from workspan.schedule.resume import skip_known
 
         skip_known(ledger, flags, lambda task, indices, reason: None)
-    return _Run(Dispatcher(ledger, _Silent(), resources=resources), timings).all()
+    return _Run(Dispatcher(ledger, _Silent(), resources=resources), timings, cpus).all()
 
 
 class _Silent:
@@ -125,9 +130,11 @@ class _Worker:
 class _Run:
     """The engine of a simulated run: events are known ahead, in the order of their time."""
 
-    def __init__(self, dispatcher: Dispatcher, timings: Sequence[Timing]) -> None:
+    def __init__(self, dispatcher: Dispatcher, timings: Sequence[Timing], cpus: float) -> None:
         self._dispatcher = dispatcher
         self._timings = timings
+        self._cpus = cpus
+        self._wanted = 0.0
         self._workers: dict[int, _Worker] = {}
         self._queue: list[tuple[float, int, Event]] = []
         self._number = 0
@@ -199,12 +206,16 @@ class _Run:
         if not worker.is_warm:
             worker.is_warm = True
             seconds = max(0.0, seconds + timing.warm_up())
+        self._wanted += timing.cpu_share
+        if self._wanted > self._cpus:
+            seconds *= self._wanted / self._cpus
         self._work[worker.task] += seconds
         self._put(now + seconds, Returned(number, index, True))
 
     def _returned(self, event: Returned, now: float) -> None:
         worker = self._workers[event.worker]
         worker.held.popleft()
+        self._wanted -= self._timings[worker.task].cpu_share
         self._executed[worker.task] += 1
         self._last_return = now
         if worker.held:
