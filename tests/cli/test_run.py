@@ -162,6 +162,15 @@ def test_exit_code(
         assert told in out + err
 
 
+def test_what_to_type_next(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    """A run that is not complete says which command does what is missing, ready to be typed."""
+    write(FAILS, "my script.py")
+    words = ("my script.py:one", "--engine", "serial", "--tracking", "t", "--set", "run.workers=2", "--", "-x")
+    assert main(["run", "--no-progress", *words]) == 1
+    told = "a rerun does only the 4 missing blocks: workspan run 'my script.py:one' --engine serial --tracking t "
+    assert told + "--set run.workers=2 -- -x\n" in capfd.readouterr().out
+
+
 def test_skipped_blocks_are_done_blocks(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
     """A second run has nothing to do and ends with 0 (R72); --tracking has a folder for each task."""
     name = write("a = task('one')")
@@ -207,7 +216,7 @@ def test_a_named_thing(write: Write, name: str) -> None:
 
 def test_a_main_guard_stays_closed_and_a_script_without_one_runs_once(write: Write) -> None:
     """What is guarded does not run twice; what is not runs as it is, once, as was asked for (D44)."""
-    guarded = write("a = task('one')\nif __name__ == '__main__':\n    ws.run_blockwise(a)")
+    guarded = write("a = task('one')\nif __name__ == '__main__':\n    ws.run_blockwise(a)\n    1 / 0")
     assert run(guarded) == 0
     assert blocks() == 4
     text = "import pathlib, sys\na = task('one')\nassert ws.run_blockwise(a)\n"

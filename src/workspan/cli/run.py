@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,17 @@ def _orders(options: Options) -> Orders:
         tracking=tracking,
         shows_progress=options.progress and not options.quiet,
         shows_summary=not options.quiet,
+        command=_command(options),
     )
+
+
+def _command(options: Options) -> str:
+    """Return what to type to run the same again."""
+    words = ["workspan", "run", options.script]
+    given = {"--workers": options.workers, "--engine": options.engine, "--tracking": options.tracking}
+    words += [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words += [word for setting in options.settings for word in ("--set", setting)]
+    return shlex.join([*words, *(("--", *options.arguments) if options.arguments else ())])
 
 
 def _run(options: Options, target: Target, orders: Orders) -> int:

@@ -33,6 +33,8 @@ class Orders:
     shows_progress: bool = True
     """False: nobody sees a progress display."""
     shows_summary: bool = True
+    command: str | None = None
+    """What to type to run the same again."""
     before: Callable[[Any], None] = lambda what: None
     """Called with the pipeline, or the plan of a dataset, that is about to run; what it raises keeps it from that."""
     sessions: list[Session] = field(default_factory=list)
