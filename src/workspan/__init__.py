@@ -17,6 +17,7 @@ _HOMES = {
     "measure.profile": ("BlockStats", "profile_block"),
     "measure.sections": ("section",),
     "measure.stats": ("Stat",),
+    "report.comparison": ("compare",),
     "report.parts": ("WorkerRecord",),
     "run.shown": ("RunReport", "TaskReport"),
     "run.graphs": (
@@ -115,6 +116,7 @@ __all__ = [
     "block",
     "cl_monitor",
     "col",
+    "compare",
     "configure",
     "engines",
     "errors",
@@ -183,6 +185,7 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats, profile_block
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
+    from workspan.report.comparison import compare
     from workspan.report.forecast import Forecast
     from workspan.report.parts import WorkerRecord
     from workspan.report.task import RunReport, TaskReport
