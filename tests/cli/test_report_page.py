@@ -145,15 +145,17 @@ class TestBlocks:
         assert "Not done." in tab.text("article:not([hidden]) .inspect")
         assert (found["wall time"], found["peak RSS"], found["sent"], found["failed attempts"]) == ("-", "-", "-", "1")
 
-    def test_an_address_leads_to_a_block(self, tab, page):
+    @pytest.mark.parametrize(("number", "name"), [(0, "smooth"), (1, "tidy")])
+    def test_an_address_leads_to_a_block(self, tab, page, number, name):
         """The address that a selection leaves opens the page at that block, in its task."""
         tab.open(Path("/dev/null"))
-        tab.open(page, "#1:0,1,2")
+        tab.open(page, f"#{number}:0,1,2")
         assert inspected(tab)["title"] == "block (0, 1, 2)"
-        assert tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText") == "tidy"
+        assert tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText") == name
+        assert tab.js("[...document.querySelectorAll('article')].map(a => a.hidden)") == [number != 0, number != 1]
         tab.js("document.querySelector('article:not([hidden]) [data-part=map-stage]').focus()")
         tab.press("ArrowLeft")
-        assert tab.js("location.hash") == "#1:0,1,1"
+        assert tab.js("location.hash") == f"#{number}:0,1,1"
 
     def test_the_timeline_and_the_map_are_one(self, tab):
         """The end key on the timeline selects the last block of the last lane's task, on the map too."""
