@@ -165,6 +165,15 @@ class TestBlocks:
         assert inspected(tab)["title"] == "block (1, 3, 4)"
         assert tab.js("document.querySelectorAll('tr.picked').length") in (0, 1)
 
+    def test_a_click_on_the_timeline_shows_the_block(self, tab, page):
+        """The bar under the mouse is the block that is told: its stamps lie around the time that was clicked."""
+        box = "document.querySelector('[data-part=gantt-stage]').clientWidth"
+        tab.click("[data-part=gantt-stage]", 0.5 * float(tab.js(box)), 12)
+        found = inspected(tab)
+        cell = tuple(int(n) for n in found["title"].removeprefix("block (").rstrip(")").split(", "))
+        known = record(page, tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText"), cell)
+        assert found["round trip"] == format.duration(known.returned_at - known.sent_at)
+
     def test_another_figure_recolours_the_map_and_the_table_of_the_slice(self, tab, page):
         """The figure that is chosen is that of the slice's table, cell by cell."""
         tab.js(

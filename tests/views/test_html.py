@@ -178,6 +178,17 @@ class TestPage:
         assert "Map of the tasks" in page
         assert "rows out 2 37 " in page
 
+    def test_a_slow_block_leads_to_its_worker_s_log(self, tracked, make, tmp_path):
+        """The worker of a slow block is a link to the end of its log, where there is one."""
+        (tmp_path / "seg").mkdir()
+        (tmp_path / "seg" / "worker_1.err").write_text(f"last words {HOSTILE}\n")
+        extra = Extra(source=source(wall_seconds=[0.1, 0.2]))
+        page = Reader(render_page(build_page(make.run_report(tracked), extras={"seg": extra}, log_folders=(tmp_path,))))
+        links = [a["href"] for tag, a in page.elements if tag == "a"]
+        assert links == ["#main", "#log-0-1"]
+        assert "log-0-1" in [a.get("id") for tag, a in page.elements if tag == "pre"]
+        assert "last words </script>" in page.text
+
     def test_peaks_are_not_added_up(self, tracked, make):
         """The table of figures has no total of memory, which nobody ever used (KF-36)."""
         extra = Extra(source=source(wall_seconds=[0.1, 0.3], peak_rss_bytes=[2048.0, 4096.0]))
