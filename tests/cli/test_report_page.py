@@ -145,15 +145,17 @@ class TestBlocks:
         assert "Not done." in tab.text("article:not([hidden]) .inspect")
         assert (found["wall time"], found["peak RSS"], found["sent"], found["failed attempts"]) == ("-", "-", "-", "1")
 
-    def test_an_address_leads_to_a_block(self, tab, page):
+    @pytest.mark.parametrize(("number", "name"), [(0, "smooth"), (1, "tidy")])
+    def test_an_address_leads_to_a_block(self, tab, page, number, name):
         """The address that a selection leaves opens the page at that block, in its task."""
         tab.open(Path("/dev/null"))
-        tab.open(page, "#1:0,1,2")
+        tab.open(page, f"#{number}:0,1,2")
         assert inspected(tab)["title"] == "block (0, 1, 2)"
-        assert tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText") == "tidy"
+        assert tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText") == name
+        assert tab.js("[...document.querySelectorAll('article')].map(a => a.hidden)") == [number != 0, number != 1]
         tab.js("document.querySelector('article:not([hidden]) [data-part=map-stage]').focus()")
         tab.press("ArrowLeft")
-        assert tab.js("location.hash") == "#1:0,1,1"
+        assert tab.js("location.hash") == f"#{number}:0,1,1"
 
     def test_the_timeline_and_the_map_are_one(self, tab):
         """The end key on the timeline selects the last block of the last lane's task, on the map too."""
@@ -162,6 +164,15 @@ class TestBlocks:
         assert tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText") == "tidy"
         assert inspected(tab)["title"] == "block (1, 3, 4)"
         assert tab.js("document.querySelectorAll('tr.picked').length") in (0, 1)
+
+    def test_a_click_on_the_timeline_shows_the_block(self, tab, page):
+        """The bar under the mouse is the block that is told: its stamps lie around the time that was clicked."""
+        box = "document.querySelector('[data-part=gantt-stage]').clientWidth"
+        tab.click("[data-part=gantt-stage]", 0.5 * float(tab.js(box)), 12)
+        found = inspected(tab)
+        cell = tuple(int(n) for n in found["title"].removeprefix("block (").rstrip(")").split(", "))
+        known = record(page, tab.js("document.querySelector('[role=tab][aria-selected=true]').innerText"), cell)
+        assert found["round trip"] == format.duration(known.returned_at - known.sent_at)
 
     def test_another_figure_recolours_the_map_and_the_table_of_the_slice(self, tab, page):
         """The figure that is chosen is that of the slice's table, cell by cell."""

@@ -132,6 +132,17 @@ class TestBlocks:
         assert (blocks.n, blocks.done, blocks.main, blocks.measures) == (1, 1, None, [])
         assert "resource_tracking=True" in page.tasks[0].absent
 
+    def test_what_cannot_be_is_not_measured(self):
+        """Infinite figures and numbers of workers beyond all bounds in a store do not spoil the page (D22)."""
+        from workspan.report.page_blocks import rows_of
+
+        (first, _) = full(4).tables()
+        first.values["wall_seconds"][:] = (np.inf, -np.inf)
+        first.values["worker_id"][:] = (2**32 - 2, 5)
+        rows = rows_of(first, (4,), 1000.0, 1010.0)
+        assert np.isnan(rows.values["wall_seconds"]).all()
+        assert rows.worker.tolist() == [-1, 5]
+
 
 class TestPage:
     def test_what_is_gone_is_said(self, tmp_path, task_report):

@@ -17,6 +17,7 @@ from workspan.measure.stats import Stat
 from workspan.report.page import Extra, build_page
 from workspan.report.parts import StepSummary
 from workspan.store.reader import BlockTable
+from workspan.views.html.drawings import history, speedup, worker_counts
 from workspan.views.html.fragment import report_fragment, share_bar, table_fragment
 from workspan.views.html.page import render_page
 from workspan.views.panel import render_panel
@@ -177,12 +178,50 @@ class TestPage:
         assert "Map of the tasks" in page
         assert "rows out 2 37 " in page
 
+    def test_a_slow_block_leads_to_its_worker_s_log(self, tracked, make, tmp_path):
+        """The worker of a slow block is a link to the end of its log, where there is one."""
+        (tmp_path / "seg").mkdir()
+        (tmp_path / "seg" / "worker_1.err").write_text(f"last words {HOSTILE}\n")
+        extra = Extra(source=source(wall_seconds=[0.1, 0.2]))
+        page = Reader(render_page(build_page(make.run_report(tracked), extras={"seg": extra}, log_folders=(tmp_path,))))
+        links = [a["href"] for tag, a in page.elements if tag == "a"]
+        assert links == ["#main", "#log-0-1"]
+        assert "log-0-1" in [a.get("id") for tag, a in page.elements if tag == "pre"]
+        assert "last words </script>" in page.text
+
     def test_peaks_are_not_added_up(self, tracked, make):
         """The table of figures has no total of memory, which nobody ever used (KF-36)."""
         extra = Extra(source=source(wall_seconds=[0.1, 0.3], peak_rss_bytes=[2048.0, 4096.0]))
         page = Reader(render_page(build_page(make.run_report(tracked), extras={"seg": extra}))).text
         assert "wall time 2 100.0 ms 200.0 ms 280.0 ms 298.0 ms 300.0 ms 200.0 ms 400.0 ms" in page
         assert "peak RSS 2 2.0 KB 3.0 KB 3.8 KB 4.0 KB 4.0 KB 3.0 KB - " in page
+
+
+class TestDrawings:
+    def test_the_curve_says_its_figures(self):
+        """The band between the bounds is drawn with the run in it, and tells its figures in words."""
+        drawn = Reader(speedup(100.0, 10.0, wall=50.0, workers=4))
+        (svg,) = [a for tag, a in drawn.elements if tag == "svg"]
+        assert "work 1 min 40 s, span 10.0 s, so never more than 10.0 times" in svg["aria-label"]
+        assert "this run: 2.0× with 4 workers" in drawn.text
+        (dot,) = [a for tag, a in drawn.elements if tag == "circle"]
+        (upper, lower) = [a["points"].split() for tag, a in drawn.elements if tag == "polyline"]
+        assert upper[0] == lower[0]
+        heights = [float(point.split(",")[1]) for point in upper]
+        assert heights == sorted(heights, reverse=True)
+        assert float(dot["cy"]) > min(heights)
+
+    def test_the_numbers_of_workers_reach_as_far_as_they_help(self):
+        """Numbers are doubled until more workers cannot help, and those of the run are among them."""
+        assert worker_counts(100.0, 10.0, 3) == [1, 2, 3, 4, 8, 16, 32]
+        assert worker_counts(100.0, 0.0, 0)[0] == 1
+
+    def test_a_bar_is_as_high_as_its_run_was_long(self):
+        """The longer of two runs has the higher bar, the run on the page is marked, and one run alone needs no bar."""
+        bars = [a for tag, a in Reader(history([("a", 2.0, False), ("b", 4.0, True)])).elements if tag == "rect"]
+        assert float(bars[1]["height"]) == pytest.approx(2 * float(bars[0]["height"]), rel=0.01)
+        assert [bar["class"] for bar in bars] == ["bar", "bar here"]
+        assert history([("a", 2.0, True)]) == ""
 
 
 class TestFragments:

@@ -88,11 +88,11 @@ class Histogram:
     low, high
         Least and greatest value.
     bins
-        Number of bins; they are equally wide, on a logarithmic axis if *high* is more than a hundred times *low*.
+        Number of bins; they are equally wide, on a logarithmic axis if *high* is more than twenty times *low*.
     """
 
     def __init__(self, low: float, high: float, bins: int) -> None:
-        self.is_log = low > 0 and high > 100 * low
+        self.is_log = low > 0 and high > 20 * low
         self.edges: Floats = np.geomspace(low, high, bins + 1) if self.is_log else np.linspace(low, high, bins + 1)
         if not high > low:
             self.edges = np.array([low, low])

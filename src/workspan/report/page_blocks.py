@@ -348,7 +348,8 @@ def rows_of(table: BlockTable, counts: Ints, started_at: float, ended_at: float)
     here = (sent >= -_ROUNDING) & (returned <= ended_at - started_at + _ROUNDING)
     worker = np.full(size, -1, np.int32)
     if "worker_id" in known:
-        worker = np.where(known["worker_id"], table.values["worker_id"].astype(np.int64), -1).astype(np.int32)
+        numbers = table.values["worker_id"]
+        worker = np.where(known["worker_id"] & (numbers < 2**31), numbers, -1).astype(np.int32)
     values = {}
     for name in UNITS:
         if name in table.values:
@@ -359,6 +360,8 @@ def rows_of(table: BlockTable, counts: Ints, started_at: float, ended_at: float)
             values[name] = table.failures.astype(np.float64)
     for name in list(table.steps)[:MOST_STEPS]:
         values[STEP_PREFIX + name] = table.steps[name].astype(np.float64)
+    for column in values.values():
+        column[~np.isfinite(column)] = np.nan  # whoever wrote that measured nothing
     return Rows(number, table.done, table.failures, worker, sent, returned, here, values)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["history", "speedup", "worker_counts"]
 
-_WIDTH, _HEIGHT = 640, 300
+_WIDTH, _HEIGHT = 480, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 18, 16, 42
 
 

@@ -90,7 +90,7 @@ def render_page(page: Page) -> str:
         run_id=one_line(report.run_id),
         started=started.astimezone().strftime("%-d %B %Y, %H:%M:%S %Z"),
         started_iso=started.isoformat(timespec="seconds"),
-        wall=long_duration(report.wall_seconds),
+        noun=_noun(page),
         facts=_facts(page),
         notes=_notes(page),
         timeline=any(task.blocks is not None and task.blocks.here for task in page.tasks),
@@ -105,13 +105,17 @@ def _title(page: Page) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def _noun(page: Page) -> str:
+    nouns = {task.extra.block_noun for task in page.tasks}
+    return nouns.pop() if len(nouns) == 1 else "block"
+
+
 def _facts(page: Page) -> list[tuple[str, str, str]]:
     report = page.report
     tasks = [task.report for task in page.tasks]
     blocks = [task.blocks for task in tasks]
     executed = sum(b.count - b.skipped for b in blocks)
-    nouns = {task.extra.block_noun for task in page.tasks}
-    noun = nouns.pop() if len(nouns) == 1 else "block"
+    noun = _noun(page)
     skipped, failures = sum(b.skipped for b in blocks), sum(b.failures for b in blocks)
     lost = sum(b.failed for b in blocks) + sum(b.orphaned for b in blocks)
     told = [f"{skipped:,} skipped"] * bool(skipped) + [f"{lost:,} not done"] * bool(lost)
@@ -145,14 +149,13 @@ def _notes(page: Page) -> list[str]:
 
 
 def _task_table(page: Page) -> list[list[str]]:
-    rows = [["task", "outcome", "blocks", "completed", "skipped", "failed", "orphaned", "work", "span", "workers"]]
+    rows = [["task", "blocks", "completed", "skipped", "failed", "orphaned", "work", "span", "workers"]]
     for task in page.tasks:
         report, blocks = task.report, task.report.blocks
         numbers = (blocks.total, blocks.count, blocks.skipped, blocks.failed, blocks.orphaned)
         rows.append(
             [
                 one_line(report.task_id),
-                one_line(report.outcome),
                 *(f"{number:,}" for number in numbers),
                 long_duration(report.work),
                 long_duration(report.span),

@@ -93,11 +93,8 @@ def task_section(task: PageTask, *, alone: bool) -> dict[str, Any]:
         "failures": [_failure(failure, blocks) for failure in report.failed_blocks[:MOST_FAILURES]],
         "failures_note": _failures_note(report),
         "slow_head": _slow_head(blocks, task) if blocks is not None else [],
-        "slowest": _slowest(blocks) if blocks is not None else [],
-        "logs": [
-            {"worker": log.worker, "name": one_line(log.name), "text": many_lines(log.text), "cut": log.cut}
-            for log in task.logs
-        ],
+        "slowest": _slowest(blocks, {log.worker for log in task.logs}) if blocks is not None else [],
+        "logs": _logs(task),
         # Tasks of one run share its wall time, so that of a task among others says nothing of its own speed.
         "speedup": speedup_section(
             report, wall=report.wall_seconds if alone else None, workers=workers.count if alone else None
@@ -264,7 +261,16 @@ def _slow_head(blocks: PageBlocks, task: PageTask) -> list[str]:
     ]
 
 
-def _slowest(blocks: PageBlocks) -> list[dict[str, Any]]:
+def _logs(task: PageTask) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for log in task.logs:
+        first = all(log.worker != other["worker"] for other in out)  # where a link to the worker's logs leads
+        text = {"name": one_line(log.name), "text": many_lines(log.text)}
+        out.append({"worker": log.worker, **text, "cut": log.cut, "first": first})
+    return out
+
+
+def _slowest(blocks: PageBlocks, logged: set[int]) -> list[dict[str, Any]]:
     rows, columns = blocks.slowest, _slow_columns(blocks)
     out = []
     for at in range(len(rows)):
@@ -277,7 +283,8 @@ def _slowest(blocks: PageBlocks) -> list[dict[str, Any]]:
         cells = [str(rows.worker[at]) if rows.worker[at] >= 0 else MISSING]
         cells += [figure(float(rows.values[m.name][at]), m.unit) for m in columns]
         cells += [f"+{long_duration(sent)}" if here else MISSING, "this" if here else "earlier"]
-        out.append({"number": number, "cell": cell_text(cell[::-1]), "cells": cells})
+        log = cells[0] if here and int(rows.worker[at]) in logged else ""
+        out.append({"number": number, "cell": cell_text(cell[::-1]), "cells": cells, "log": log})
     return out
 
 

@@ -20,7 +20,7 @@ function build(index) {
 }
 const pending = new Map(); // what to show first, until somebody selects
 
-function open(index, { focus = false } = {}) {
+function open(index, { focus = false, quiet = false } = {}) {
   tabs.forEach((tab, n) => {
     tab.setAttribute('aria-selected', String(n === index));
     tab.tabIndex = n === index ? 0 : -1;
@@ -28,7 +28,7 @@ function open(index, { focus = false } = {}) {
   panels.forEach((panel, n) => { panel.hidden = n !== index; });
   build(index);
   redraw();
-  if (pending.has(index) && selection.task !== tasks[index]) select(tasks[index], pending.get(index), { quiet: true, from: 'start' });
+  if (!quiet && pending.has(index) && selection.task !== tasks[index]) select(tasks[index], pending.get(index), { quiet: true, from: 'start' });
   pending.delete(index);
   if (focus) tabs[index].focus();
 }
@@ -126,6 +126,7 @@ function followAddress() {
   const task = found && tasks[Number(found[1])];
   const cell = found && found[2].split(',').map(Number);
   if (!task || !task.n || cell.length !== task.counts.length || cell.some((at, axis) => at >= task.counts[axis])) return false;
+  open(task.index, { quiet: true });
   select(task, numberOf(cell, task.counts));
   return true;
 }

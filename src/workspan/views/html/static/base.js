@@ -147,7 +147,7 @@ function ramp(part) {
 // A scale of values: where between least and most, on a logarithmic axis if they are far apart.
 function scaleOf(low, high) {
   if (!(high > low)) return { log: false, part: () => 0.5, value: () => low };
-  if (low > 0 && high > 100 * low) {
+  if (low > 0 && high > 20 * low) {
     const span = Math.log(high / low);
     return { log: true, part: (v) => Math.log(v / low) / span, value: (p) => low * Math.exp(p * span) };
   }
@@ -184,6 +184,7 @@ function prepare(canvas, height) {
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   canvas.style.height = `${height}px`;
+  canvas.style.width = printing ? `${width}px` : '';
   const to = canvas.getContext('2d');
   to.setTransform(ratio, 0, 0, ratio, 0, 0);
   to.font = '12px system-ui, sans-serif';

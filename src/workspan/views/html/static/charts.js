@@ -92,9 +92,15 @@ class Charts {
     const scale = scaleOf(m.min, m.max);
     const y = (value) => bottom - (bottom - top) * (m.max > m.min ? scale.part(value) : 0.5);
     let end = 0;
+    let begin = 0;
     if (binned) end = task.trend ? task.trend.end : 0;
-    else for (let i = 0; i < task.rows.length; i++) if (task.rows.flags[i] & 2) end = Math.max(end, task.rows.returned[i]);
-    const x = (seconds) => left + ((width - left - right) * seconds) / (end || 1);
+    else {
+      const { flags, sent, returned } = task.rows;
+      begin = Infinity;
+      for (let i = 0; i < task.rows.length; i++) if (flags[i] & 2) [begin, end] = [Math.min(begin, sent[i]), Math.max(end, returned[i])];
+      if (begin < end / 20 || begin === Infinity) begin = 0;
+    }
+    const x = (seconds) => left + 4 + ((width - left - right - 8) * (seconds - begin)) / (end - begin || 1);
     to.textAlign = 'right';
     for (const part of [0, 0.5, 1]) {
       const value = scale.value(part);
@@ -104,7 +110,7 @@ class Charts {
       to.fillText(figure(value, m.unit), left - 6, y(value));
     }
     to.textAlign = 'center';
-    for (const [tick, text] of timeTicks(0, end, 5)) to.fillText(text, Math.min(Math.max(x(tick), left + 4), width - 2 - to.measureText(text).width / 2), bottom + 13);
+    for (const [tick, text] of timeTicks(begin, end, 4)) to.fillText(text, Math.min(Math.max(x(tick), left + 4), width - 2 - to.measureText(text).width / 2), bottom + 13);
     this.points = [];
     if (!end) {
       to.fillText(`No ${task.noun} was run by this run.`, (left + width) / 2, (top + bottom) / 2);

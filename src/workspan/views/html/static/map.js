@@ -169,7 +169,7 @@ class BlockMap {
     if (!wide) return;
     const [rows, columns] = [this.rows, this.columns];
     const room = Math.min(wide, 760);
-    this.cell = Math.max(1, Math.min(84, room / columns, 560 / rows));
+    this.cell = Math.max(1, Math.min(104, room / columns, 560 / rows));
     if (this.cell > 3) this.cell = Math.floor(this.cell);
     this.stage.dataset.cell = String(this.cell);
     const { to } = prepare(this.canvas, Math.ceil(rows * this.cell) + 4);
