@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from workspan.cli import exits
@@ -119,7 +119,6 @@ def _find(path: Path) -> list[_Tracked]:
 
 
 def _tracked(folder: Path) -> _Tracked | None:
-    from workspan.report.history import LayoutFields
     from workspan.run.history import read_summaries
     from workspan.run.past import stored_layout
     from workspan.store.hash import layout_hash
@@ -145,16 +144,13 @@ def _tracked(folder: Path) -> _Tracked | None:
         layout = newest.layout.layout()
     elif layout.read_shape != layout.write_shape:
         # The store does not say whether neighbours wait for each other; it is the default that they do.
-        fields = LayoutFields.of(layout)
-        layout = LayoutFields(*(getattr(fields, n) for n in LayoutFields.__slots__[:7]), True).layout()
+        layout = replace(layout, read_write_conflict=True)
     most = newest.max_workers if newest is not None else max(1, count if isinstance(count, int) else 1)
     return _Tracked(task_id, folder, reader, layout, newest, most)
 
 
 def _past(entry: _Tracked) -> tuple[Any, Any]:
     """Return what is known of a task, and the size of each of its blocks."""
-    from dataclasses import replace
-
     from workspan.run.past import learn
     from workspan.run.sizes import all_sizes
 

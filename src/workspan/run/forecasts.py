@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workspan.arguments import at_least
 from workspan.report import forecast as values
@@ -12,7 +12,7 @@ from workspan.run import shown as _shown  # noqa: F401  # notebooks show forecas
 from workspan.run.history import usable_cpus
 from workspan.run.past import Past, learn_task
 from workspan.run.pipeline import Pipeline
-from workspan.run.sizes import all_sizes
+from workspan.run.sizes import sizes_to_plan
 from workspan.schedule.simulation import EXACT_BLOCKS, Level, Timing, bounds, simulate, with_workers
 from workspan.schedule.spec import check_resources
 
@@ -34,11 +34,21 @@ MORE_WORKERS = (32, 64, 128)
 FACTORS = 4000
 """Draws of how fast a run is as a whole, for the ends of the interval."""
 
-BUDGET = 60_000
-"""Blocks that are simulated for the number of workers that was asked for, over all its repetitions."""
 
-TABLE_BUDGET = 20_000
-"""The same for each other number of workers."""
+class Budget(NamedTuple):
+    """How much is simulated for one number of workers."""
+
+    blocks: int
+    """Over all repetitions."""
+    least: int
+    most: int
+
+
+BUDGET = Budget(40_000, least=3, most=60)
+"""For the number of workers that was asked for."""
+
+TABLE_BUDGET = Budget(10_000, least=1, most=12)
+"""For each other number of workers."""
 
 START_SPREAD, START_PRIOR = 0.15, 2.0
 """By what part of it the start of workers is taken to differ between runs before they have shown it, and how many runs
@@ -51,7 +61,7 @@ class Planned:
 
     past: Past
     sizes: NDArray[Any]
-    """N_ref of each block, in the shape of the mask grid."""
+    """N_ref of each block, in the shape of the mask grid; of a huge task, that of some blocks, evenly chosen."""
     flags: NDArray[Any] | None
     """Which blocks need not run, as for :func:`workspan.schedule.resume.skip_known`."""
 
@@ -106,7 +116,7 @@ def forecast(
 def _planned(task: Task, fresh: bool) -> Planned:
     return Planned(
         past=learn_task(task),
-        sizes=all_sizes(task.layout, task.n_ref, task.task_id),
+        sizes=sizes_to_plan(task.layout, task.n_ref, task.task_id),
         flags=_flags(task, fresh),
     )
 
@@ -180,13 +190,11 @@ class _Forecaster:
         self._seed = seed
         self._cpus = usable_cpus()
         self._notes = [note for plan in planned for note in plan.past.notes]
-        self._to_run: list[NDArray[Any]] = []
         self._counts: list[int] = []
         self._sizes: list[NDArray[Any]] = []
         for entry, plan in zip(spec.tasks, planned, strict=True):
-            here = np.ones(plan.sizes.shape, bool) if plan.flags is None else plan.flags == 0
-            self._to_run.append(here.reshape(-1))
-            self._counts.append(int(here.sum()))
+            total = entry.layout.num_blocks
+            self._counts.append(total if plan.flags is None else total - int(np.count_nonzero(plan.flags)))
             sizes = np.asarray(plan.sizes, float).reshape(-1)
             unknown = np.isnan(sizes)
             if unknown.any():
@@ -195,6 +203,15 @@ class _Forecaster:
                 )
                 sizes = np.where(unknown, np.nanmedian(sizes) if not unknown.all() else 1.0, sizes)
             self._sizes.append(sizes)
+
+    def _left(self, number: int) -> NDArray[Any] | slice:
+        """Return which entries of a task's sizes are of blocks that would run."""
+        import numpy as np
+
+        flags = self._planned[number].flags
+        if flags is None or flags.size != self._sizes[number].size:
+            return slice(None)
+        return np.asarray(flags.reshape(-1) == 0)
 
     def all(self, workers: int | None) -> Forecast:
         """Return the whole forecast."""
@@ -249,7 +266,7 @@ class _Forecaster:
 
     def _task(self, number: int, workers: int, outcome: _Outcome | None) -> TaskForecast:
         past, count, layout = self._planned[number].past, self._counts[number], self._spec.tasks[number].layout
-        times, sizes = past.times, self._sizes[number][self._to_run[number]]
+        times, sizes = past.times, self._sizes[number][self._left(number)]
         default = block = None
         if count and not times.count:
             each = times.predict(float(sizes.mean()))
@@ -327,7 +344,7 @@ class _Forecaster:
         alive = min(workers, self._counts[number])
         return max(1.0, alive * self._share(number, alive) / self._cpus)
 
-    def _outcome(self, spec: PipelineSpec, budget: int, exact: bool) -> _Outcome:
+    def _outcome(self, spec: PipelineSpec, budget: Budget, exact: bool) -> _Outcome:
         import numpy as np
 
         rng = np.random.default_rng(self._seed)
@@ -348,13 +365,13 @@ class _Forecaster:
         return _Outcome(walls=walls, work=work, spans=spans, span=span)
 
     def _simulated(
-        self, spec: PipelineSpec, budget: int, rng: np.random.Generator
+        self, spec: PipelineSpec, budget: Budget, rng: np.random.Generator
     ) -> tuple[float, NDArray[Any], list[float], list[float], float]:
         """Return the start-up, makespans of repeated runs, and mean work, spans of the tasks, and span of the whole."""
         import numpy as np
 
         total = max(1, sum(self._counts))
-        repeats = min(100, max(3, budget // total))
+        repeats = min(budget.most, max(budget.least, budget.blocks // total))
         flags = [plan.flags for plan in self._planned]
         makespans, works, spans, wholes = [], [], [], []
         for repeat in range(repeats):
@@ -362,7 +379,9 @@ class _Forecaster:
             for number, entry in enumerate(spec.tasks):
                 times = self._planned[number].past.times
                 drawn = times.sample(rng, self._sizes[number], workers=entry.max_workers)
-                blocks.append(np.where(self._to_run[number], drawn, 0.0))
+                if isinstance(left := self._left(number), np.ndarray):
+                    drawn = np.where(left, drawn, 0.0)
+                blocks.append(drawn)
             today = float(rng.normal())
             timings = [self._timing(spec, n, blocks[n], today, rng) for n in range(len(blocks))]
             found = simulate(spec, timings, resources=self._resources, flags=flags, cpus=self._cpus)
@@ -437,18 +456,21 @@ class _Forecaster:
         levels: list[list[Level]] = []
         work, spans = [], []
         for number, entry in enumerate(spec.tasks):
-            layout, past = entry.layout, self._planned[number].past
-            seconds = past.times.expected(self._sizes[number], workers=entry.max_workers)
+            layout, past, flags = entry.layout, self._planned[number].past, self._planned[number].flags
+            # Sizes do not depend on the level: each has its share of them.
+            seconds = past.times.expected(self._sizes[number][self._left(number)], workers=entry.max_workers)
             seconds *= self._stretch(number, entry.max_workers)
-            field = np.where(self._to_run[number], seconds, 0.0).reshape(layout.counts)
-            runs = self._to_run[number].reshape(layout.counts)
+            mean, longest = (float(seconds.mean()), float(seconds.max())) if len(seconds) else (0.0, 0.0)
             own = []
             for level in range(layout.num_levels if layout.num_blocks else 0):
-                here = level_slices(layout, level)
-                own.append(Level(int(runs[here].sum()), float(field[here].sum()), float(field[here].max(initial=0.0))))
+                count = layout.level_size(level)
+                if flags is not None:
+                    count -= int(np.count_nonzero(flags[level_slices(layout, level)]))
+                own.append(Level(count, count * mean, longest if count else 0.0))
             levels.append(own)
             warm = past.times.warm_up_seconds * min(entry.max_workers, self._counts[number])
-            work.append(max(0.0, float(field.sum()) + warm - past.overhead * self._counts[number]))
+            whole = self._counts[number] * (mean - past.overhead)
+            work.append(max(0.0, whole + warm))
             spans.append(sum(level.longest_seconds for level in own))
         expected, low, high = bounds(levels, spec.edges, [entry.max_workers for entry in spec.tasks])
         warm_ups = [plan.past.times.warm_up_seconds for plan, n in zip(self._planned, self._counts, strict=True) if n]

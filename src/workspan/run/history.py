@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from workspan import config
 from workspan.errors import WorkspanError
 from workspan.report.history import LayoutFields, RunSummary, by_size
-from workspan.run.functions import function_fingerprint
 from workspan.run.sizes import sizes_of
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from workspan.run.session import Session
     from workspan.run.task import Task
 
-__all__ = ["RUNS_KEPT", "history_file", "keep_summaries", "n_ref_fingerprint", "read_summaries", "usable_cpus"]
+__all__ = ["RUNS_KEPT", "history_file", "keep_summaries", "read_summaries", "usable_cpus"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +58,6 @@ def usable_cpus() -> int:
             count = min(count, max(1, round(int(quota) / int(period))))
         return count
     return os.cpu_count() or 1
-
-
-def n_ref_fingerprint(task: Task) -> str | None:
-    """Return what tells sizes of one ``n_ref`` from those of another; ``None``: the elements of the write ROI."""
-    return None if task.n_ref is None else function_fingerprint(task.n_ref) or "unknown"
 
 
 def keep_summaries(report: RunReport, session: Session) -> None:
@@ -121,6 +115,7 @@ def _summary(task: Task, book: TaskBook, report: TaskReport, session: Session) -
         return sizes_of(task.layout, [index for index, _ in rows], task.n_ref, task.task_id)
 
     first, later = samples.first, samples.later
+    function, n_ref = task.history_marks()
     return RunSummary(
         run_id=report.run_id,
         task_id=task.task_id,
@@ -150,8 +145,8 @@ def _summary(task: Task, book: TaskBook, report: TaskReport, session: Session) -
         steps={name: step.share for name, step in report.steps.items() if step.share is not None},
         work_seconds=report.work_seconds,
         span_seconds=report.span_seconds,
-        function=None if task.process_function is None else function_fingerprint(task.process_function),
-        n_ref=n_ref_fingerprint(task),
+        function=function,
+        n_ref=n_ref,
         tracking_path=report.tracking_path,
         upstream=tuple(spec.tasks[up].task_id for up in spec.upstream(number)),
         requires=dict(task.requires),

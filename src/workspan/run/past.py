@@ -11,7 +11,7 @@ from workspan.errors import WorkspanError
 from workspan.estimate.blocks import BlockTimes
 from workspan.report.history import LayoutFields, RunSummary, SizeTimes, spread_rows
 from workspan.report.task import TaskReport
-from workspan.run.history import RUNS_KEPT, n_ref_fingerprint, read_summaries, usable_cpus
+from workspan.run.history import RUNS_KEPT, read_summaries, usable_cpus
 from workspan.run.reports import FILE
 from workspan.run.sizes import sizes_of
 from workspan.store.hash import layout_hash
@@ -107,16 +107,9 @@ class Past:
 
 def learn_task(task: Task) -> Past:
     """Gather what is known of *task*."""
-    from workspan.run.functions import function_fingerprint
-
-    function = None if task.process_function is None else function_fingerprint(task.process_function)
+    function, n_ref = task.history_marks()
     return learn(
-        task.task_id,
-        task.layout,
-        task.resolved_tracking_path(),
-        function=function,
-        n_ref=task.n_ref,
-        n_ref_mark=n_ref_fingerprint(task),
+        task.task_id, task.layout, task.resolved_tracking_path(), function=function, n_ref=task.n_ref, n_ref_mark=n_ref
     )
 
 

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
     from workspan.grid.layout import Layout
 
-__all__ = ["all_sizes", "sizes_of", "write_elements"]
+__all__ = ["all_sizes", "sizes_of", "sizes_to_plan", "write_elements"]
 
 MOST_ASKED = 50_000
 """Blocks for which ``n_ref`` is asked; of a task that has more an even choice is."""
+
+
+HUGE = 1_000_000
+"""Blocks from which on the sizes of some stand for all."""
 
 
 def write_elements(layout: Layout, index: int) -> int:
@@ -76,3 +80,13 @@ def all_sizes(layout: Layout, n_ref: Callable[[Block], Any] | None, task_id: str
     step = max(1, -(-count // MOST_ASKED))
     found = sizes_of(layout, range(0, count, step), n_ref, task_id)
     return np.repeat(np.array(found), step)[:count].reshape(layout.counts)
+
+
+def sizes_to_plan(layout: Layout, n_ref: Callable[[Block], Any] | None, task_id: str) -> NDArray[Any]:
+    """Return the size of every block as :func:`all_sizes` does; of a huge task, that of some blocks, evenly chosen."""
+    import numpy as np
+
+    if layout.num_blocks <= HUGE:
+        return all_sizes(layout, n_ref, task_id)
+    # A step that no axis has as its length, so that blocks at all edges are among them.
+    return np.array(sizes_of(layout, range(0, layout.num_blocks, layout.num_blocks // MOST_ASKED | 1), n_ref, task_id))

@@ -30,7 +30,7 @@ from workspan.run.arguments import (
     ints,
     timeout_seconds,
 )
-from workspan.run.functions import Kind, function_kind
+from workspan.run.functions import Kind, function_fingerprint, function_kind
 from workspan.run.writes import ON_SHARED_CHUNK, check_hand_written, check_shared, kept_apart, target_of
 from workspan.schedule.spec import TaskSpec
 
@@ -363,6 +363,14 @@ class Task:
         from workspan.run.pipeline import Pipeline
 
         return forecast(Pipeline([self]), workers, fresh=fresh, **options)
+
+    def history_marks(self) -> tuple[str | None, str | None]:
+        """Return what tells its function, and its ``n_ref``, from others that history of this task id may hold."""
+        function, n_ref = self._process_function, self.n_ref
+        return (
+            None if function is None else function_fingerprint(function),
+            None if n_ref is None else function_fingerprint(n_ref) or "unknown",
+        )
 
     # -- running ---------------------------------------------------------------------------------------------------
 
