@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from workspan.arguments import at_least
 from workspan.report import forecast as values
 from workspan.report.forecast import Forecast, TaskForecast, WorkersForecast
-from workspan.run import shown as _shown  # noqa: F401  # notebooks show forecasts from here on
 from workspan.run.history import usable_cpus
 from workspan.run.past import Past, learn_task
 from workspan.run.pipeline import Pipeline
