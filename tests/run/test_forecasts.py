@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A history of its own for each test."""
     config.reset()
     monkeypatch.setattr(history, "_told", set())
-    monkeypatch.setattr("workspan.run.forecasts.usable_cpus", lambda: 4)
+    monkeypatch.setattr("workspan.run.foresight.usable_cpus", lambda: 4)
     monkeypatch.setattr("workspan.run.past.usable_cpus", lambda: 4)
     config.configure(timing={"directory": tmp_path / "home"}, log_basedir=tmp_path / "logs")
     yield tmp_path / "home" / "runs"
