@@ -19,7 +19,7 @@ _HOMES = {
     "measure.stats": ("Stat",),
     "report.comparison": ("compare",),
     "report.parts": ("WorkerRecord",),
-    "report.task": ("RunReport", "TaskReport"),
+    "run.shown": ("RunReport", "TaskReport"),
     "run.graphs": (
         "BlockwiseDependencyGraph",
         "DependencyGraph",
@@ -41,6 +41,7 @@ _HOMES = {
     "estimate.manager": ("WallClockTime",),
     "estimate.order": ("ComputationalOrder",),
     "estimate.recorder": ("ProgressRecorder",),
+    "views.html.page": ("write_html",),
     "views.progress": ("JsonProgressObserver",),
     "arrays.hand": ("read_block", "write_block"),
     "arrays.mapping": ("map_blocks",),
@@ -144,6 +145,7 @@ __all__ = [
     "v1_compat",
     "v2",
     "write_block",
+    "write_html",
 ]
 
 if TYPE_CHECKING:
@@ -202,6 +204,7 @@ if TYPE_CHECKING:
     from workspan.schedule.state import TaskState
     from workspan.steps import Chain, Phase, Step, TransformClock
     from workspan.store.records import BlockRecord
+    from workspan.views.html.page import write_html
     from workspan.views.progress import JsonProgressObserver
 
 

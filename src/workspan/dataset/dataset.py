@@ -355,6 +355,11 @@ class Dataset:
         """Return the report of the last execution as a blockwise run; ``None`` before the first."""
         return None if self._last is None else self._last.report()
 
+    def _repr_html_(self) -> str:
+        from workspan.dataset.shown import dataset_html
+
+        return dataset_html(self, self._plan)
+
     def __repr__(self) -> str:
         names = "->".join([self._source.name, *(op.name for op in self._ops)])
         return f"Dataset({names})"

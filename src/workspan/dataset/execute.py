@@ -26,6 +26,7 @@ from workspan.dataset.results import Place, drop_result, read_record
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
+from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
@@ -88,6 +89,8 @@ class OperatorRun:
 class _OperatorTask(Task):
     """A task that tries again what was lost, and not what its function refused."""
 
+    takes_orders = False  # they are in the options already
+
     def __init__(self, execution: Execution, run: OperatorRun, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._execution, self._run = execution, run
@@ -124,6 +127,7 @@ class Execution:
         if options.tracking_path is not None and not isinstance(options.tracking_path, (str, os.PathLike)):
             kind = type(options.tracking_path).__name__
             raise UsageTypeError(f"tracking_path={options.tracking_path!r} is a {kind}: pass a folder")
+        options = _as_ordered(plan, options, mode)
         self.plan = plan
         self.options = options
         self.mode: Mode = mode
@@ -399,6 +403,22 @@ class _Enough:
             self._next += 1
         self.is_reached = self._next > 0 and self._rows >= self._limit  # an empty result has columns too
         return self.is_reached
+
+
+def _as_ordered(plan: Plan, options: RunOptions, mode: Mode) -> RunOptions:
+    """Return *options* as changed by whoever started the program; only what is written is tracked."""
+    asked = in_force()
+    if asked is None:
+        return options
+    asked.before(plan)
+    asked.datasets += 1
+    tracking = asked.tracking if mode == "write" and asked.tracking is not None else options.tracking_path
+    return replace(
+        options,
+        engine=options.engine if asked.engine is None else asked.engine,
+        max_workers=options.max_workers if asked.max_workers is None else asked.max_workers,
+        tracking_path=tracking,
+    )
 
 
 def _check_apart(plan: Plan, folder: str) -> None:

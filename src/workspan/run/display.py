@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
+from workspan.run.orders import in_force
+
 if TYPE_CHECKING:
     from workspan.run.session import Session
     from workspan.views.progress import Observer
@@ -110,6 +112,7 @@ class Display:
             stores={book.task_id: book.store.path for book in books if book.store is not None},
             log_dirs={} if session.log_dir is None else {b.task_id: session.log_dir / b.task_id for b in books},
             interrupted=session.outcome == "interrupted",
+            command=None if (asked := in_force()) is None else asked.command,
             encoding=encoding,
         )
         emit("\n" + summary, sys.stdout)

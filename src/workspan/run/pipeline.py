@@ -154,6 +154,11 @@ class Pipeline:
             edges = edges + [(up, down) for up in self.outputs for down in other.sources if up is not down]
         return Pipeline(tasks, edges)
 
+    def _repr_html_(self) -> str:
+        from workspan.run.shown import pipeline_html
+
+        return pipeline_html(self)
+
     def __repr__(self) -> str:
         return f"Pipeline({[task.task_id for task in self._tasks]!r}, {len(self._edges)} edges)"
 

@@ -437,5 +437,10 @@ class Task:
 
         return Pipeline.from_task(self).__or__(other)
 
+    def _repr_html_(self) -> str:
+        from workspan.run.shown import task_html
+
+        return task_html(self)
+
     def __repr__(self) -> str:
         return f"Task({self.task_id!r}, {self.layout.num_blocks:,} blocks of {self.layout.write_shape})"

@@ -21,7 +21,7 @@ def render_forecast(forecast: Forecast, *, encoding: str = "utf-8") -> str:
     if not single:
         lines += ["", *_whole("whole run", forecast)]
     if forecast.table:
-        lines += ["", *_table(forecast, encoding)]
+        lines += ["", *table(workers_rows(forecast), encoding=encoding, right=range(5))]
     lines += _memory(forecast)
     lines += [f"note: {one_line(note)}" for note in forecast.notes]
     return "\n".join(fit(line, encoding) for line in lines)
@@ -90,7 +90,8 @@ def _whole(name: str, forecast: Forecast) -> list[str]:
     return lines
 
 
-def _table(forecast: Forecast, encoding: str) -> list[str]:
+def workers_rows(forecast: Forecast) -> list[list[str]]:
+    """Return the table of numbers of workers, its heading first."""
     one = forecast.with_workers(1)
     rows = [["workers", "wall", "from", "to", "speed-up", "memory"]]
     for row in forecast.table:
@@ -110,7 +111,7 @@ def _table(forecast: Forecast, encoding: str) -> list[str]:
                 memory,
             ]
         )
-    return table(rows, encoding=encoding, right=range(5))
+    return rows
 
 
 def _memory(forecast: Forecast) -> list[str]:

@@ -58,6 +58,7 @@ class RichProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or QuietConsole(file=stream, force_jupyter=notebook)
+        self._notebook = notebook
         self._clock = clock
         self._tasks: dict[str, tuple[TaskStatus, TaskID]] = {}
         self._bar = BarColumn(_BAR_WIDTH)
@@ -70,6 +71,7 @@ class RichProgress:
             _text("time", justify="right"),
             console=self._console,
             auto_refresh=False,
+            transient=notebook,  # what changes is a widget, and no notebook keeps it when it is saved
         )
 
     def on_start(self, states: Mapping[str, TaskState]) -> None:
@@ -92,6 +94,8 @@ class RichProgress:
             self._draw(states, final=True)
         finally:
             self._progress.stop()
+            if self._notebook:
+                self._console.print(self._progress.get_renderable())
 
     def _draw(self, states: Mapping[str, TaskState], *, final: bool = False) -> None:
         now = self._clock()
