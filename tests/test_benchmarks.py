@@ -96,3 +96,12 @@ def test_the_recorder_benchmark_runs_small(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "recorder.json").read_text())["rows"]
     assert [row["peer"] for row in rows] == [5.0, 5.0, 10.0, 0.5]
     assert all(row["ours"] > 0 for row in rows)
+
+
+def test_the_estimator_benchmark_runs_small(tmp_path: Path) -> None:
+    """Every mode has its three errors and every cost its time, beside the best of the simple methods or the limit."""
+    sizes = ["--stride", "25", "--rounds", "1", "--out", tmp_path]
+    subprocess.run([sys.executable, FOLDER / "bench_estimator.py", *sizes], check=True, timeout=55)
+    rows = json.loads((tmp_path / "estimator.json").read_text())["rows"]
+    assert [row["unit"] for row in rows] == ["%"] * 12 + ["ms", "us", "us"]
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows if not row["what"].startswith("bad"))

@@ -17,6 +17,7 @@ _HOMES = {
     "measure.profile": ("BlockStats", "profile_block"),
     "measure.sections": ("section",),
     "measure.stats": ("Stat",),
+    "report.comparison": ("compare",),
     "report.parts": ("WorkerRecord",),
     "report.task": ("RunReport", "TaskReport"),
     "run.graphs": (
@@ -112,6 +113,7 @@ __all__ = [
     "block",
     "cl_monitor",
     "col",
+    "compare",
     "configure",
     "engines",
     "errors",
@@ -179,6 +181,7 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats, profile_block
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
+    from workspan.report.comparison import compare
     from workspan.report.parts import WorkerRecord
     from workspan.report.task import RunReport, TaskReport
     from workspan.run.graphs import (

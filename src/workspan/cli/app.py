@@ -24,7 +24,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report, repair, watch, worker, *HISTORY):
+    if command in (compare, demo, report, repair, trace, watch, worker, *HISTORY):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -45,6 +45,8 @@ def build() -> App:
     )
     app.command(demo)
     app.command(report)
+    app.command(compare)
+    app.command(trace)
     app.command(repair)
     app.command(watch)
     app.command(history())
@@ -103,6 +105,65 @@ def report(
     from workspan.cli.report import run as run_report
 
     return run_report(path, Outputs(html=html, json=json, csv=csv, parquet=parquet))
+
+
+def compare(
+    a: Annotated[str, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl; '#-2' selects a run.")],
+    b: Annotated[str | None, Parameter(help="The newer one; without it the last run at A and the one before.")] = None,
+    /,
+    *,
+    fail_over: Annotated[str | None, Parameter(help="End with exit code 1 if anything grew by more: 10%.")] = None,
+    fail_on: Annotated[
+        tuple[str, ...], Parameter(help="Metrics that can fail: wall, cpu, memory, 'io read', steps, ...")
+    ] = (),
+    smallest: Annotated[str, Parameter(help="Smallest change that matters.")] = "2%",
+    also: Annotated[
+        tuple[str, ...], Parameter(help="More runs of the older program, which tell how much runs differ.")
+    ] = (),
+    with_first: Annotated[bool, Parameter(help="Take the first block of each worker, too.")] = False,
+    all: Annotated[bool, Parameter(help="Show every step, and how it was compared.")] = False,
+    json: Annotated[bool, Parameter(help="Print JSON.")] = False,
+) -> int:
+    """Say what changed from one run to another, with the spread of the blocks taken into account.
+
+    Exit codes here: 0 no regression, 1 something grew by more than --fail-over, 2 something could not be compared.
+    """
+    from workspan.cli.compare import run as run_compare
+
+    return run_compare(
+        a,
+        b,
+        fail_over=fail_over,
+        smallest=smallest,
+        also=also,
+        fail_on=fail_on,
+        with_first=with_first,
+        everything=all,
+        as_json=json,
+    )
+
+
+def trace(
+    path: Annotated[str, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl; '#-2' selects a run.")],
+    /,
+    *,
+    out: Annotated[
+        Path, Parameter(name=("--out", "-o"), help="File to write; a name that ends with .gz is compressed.")
+    ] = Path("trace.json"),
+    lanes: Annotated[
+        Literal["workers", "steps"], Parameter(help="A lane for each worker, or for each step of each worker.")
+    ] = "workers",
+    limit: Annotated[int, Parameter(converter=_whole, help="Most blocks; the first ones are kept.")] = 1_000_000,
+    gzip: Annotated[bool, Parameter(help="Compress, whatever the name.")] = False,
+    otlp: Annotated[str | None, Parameter(help="Send spans to this OTLP endpoint instead (extra 'otel').")] = None,
+) -> int:
+    """Write a run as a trace that opens in Perfetto (ui.perfetto.dev) and in chrome://tracing.
+
+    Each worker is a lane, blocks are slices, steps are slices within them, memory and I/O are counters.
+    """
+    from workspan.cli.trace import run as run_trace
+
+    return run_trace(path, out=out, lanes=lanes, limit=limit, compress=gzip, otlp=otlp)
 
 
 def repair(

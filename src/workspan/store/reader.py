@@ -184,6 +184,18 @@ class StoreReader:
             raise NoStoreError(f"tracking store {self.path} has no array {name!r}: it has {', '.join(self.arrays)}")
         return values.reshape(self.cell_counts)
 
+    def part(self, name: str, begin: int, end: int) -> NDArray[Any]:
+        """Return the cells *begin* to *end*, in C order, of an array, which is named as in :meth:`array`.
+
+        Raises
+        ------
+        NoStoreError
+            The store has no such section. Other arrays that it does not have are 0.
+        """
+        if name.startswith(f"{FOLDER}/"):
+            return self._step_range(name.removeprefix(f"{FOLDER}/"), begin, end)
+        return self._range(name, begin, end)
+
     @property
     def done(self) -> NDArray[np.uint8]:
         """1 where a block is done, in the shape of the tracking grid; read anew each time."""
