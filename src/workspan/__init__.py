@@ -27,6 +27,8 @@ _HOMES = {
         "expand_roi_to_grid",
         "expand_write_roi_to_grid",
     ),
+    "report.forecast": ("Forecast",),
+    "run.forecasts": ("forecast",),
     "run.pipeline": ("Pipeline",),
     "run.runner": ("run_blockwise",),
     "run.server": ("SerialServer", "Server"),
@@ -90,6 +92,7 @@ __all__ = [
     "Coordinate",
     "Dataset",
     "DependencyGraph",
+    "Forecast",
     "JsonProgressObserver",
     "LayoutMismatchError",
     "Phase",
@@ -120,6 +123,7 @@ __all__ = [
     "estimate",
     "expand_roi_to_grid",
     "expand_write_roi_to_grid",
+    "forecast",
     "from_arrow",
     "from_items",
     "from_pandas",
@@ -182,8 +186,10 @@ if TYPE_CHECKING:
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
     from workspan.report.comparison import compare
+    from workspan.report.forecast import Forecast
     from workspan.report.parts import WorkerRecord
     from workspan.report.task import RunReport, TaskReport
+    from workspan.run.forecasts import forecast
     from workspan.run.graphs import (
         BlockwiseDependencyGraph,
         DependencyGraph,

@@ -24,7 +24,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (compare, demo, report, repair, trace, watch, worker, *HISTORY):
+    if command in (compare, demo, forecast, report, repair, trace, watch, worker, *HISTORY):
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -44,6 +44,7 @@ def build() -> App:
         default_parameter=Parameter(negative=()),
     )
     app.command(demo)
+    app.command(forecast)
     app.command(report)
     app.command(compare)
     app.command(trace)
@@ -83,6 +84,26 @@ def demo(
     from workspan.cli.demo.main import run as run_demo
 
     return run_demo(Options(out=out, workers=workers, block=block, engine=engine, fresh=fresh, quiet=quiet))
+
+
+def forecast(
+    path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")],
+    /,
+    *,
+    workers: Annotated[
+        int | None, Parameter(converter=_whole, help="Workers of each task; default: as in the last run.")
+    ] = None,
+    fresh: Annotated[bool, Parameter(help="All blocks, also those that are done.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
+) -> int:
+    """Say how long the rest of a tracked run will take, or a repeat of it if it is complete.
+
+    It is known from the blocks of earlier runs: how long they took, how much they varied, and how they wait for each
+    other. The script is not needed.
+    """
+    from workspan.cli.forecast import run as run_forecast
+
+    return run_forecast(path, workers=workers, fresh=fresh, as_json=json)
 
 
 def report(

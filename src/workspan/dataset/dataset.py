@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workspan.dataset.plan import Plan
     from workspan.dataset.stats import DatasetSummary
     from workspan.dataset.task import Mode
+    from workspan.report.forecast import Forecast
     from workspan.report.task import RunReport
 
 __all__ = ["Dataset"]
@@ -295,6 +296,42 @@ class Dataset:
         return Dataset(Source("Materialized", pieces, parent=made), (), self._options)
 
     # -- what it cost ------------------------------------------------------------------------------------------------
+
+    def forecast(
+        self,
+        workers: int | None = None,
+        *,
+        writes: Literal["parquet", "csv", "json"] | None = None,
+        **run: Unpack[RunKeywords],
+    ) -> Forecast:
+        """Say what an execution will take, from what its operators took in earlier ones. Nothing runs.
+
+        Parameters
+        ----------
+        workers
+            Workers of each operator; ``None``: as the run would have them.
+        writes
+            That its rows are written, and how; ``None``: they are not.
+        **run
+            As for the run: with its *tracking_path* the tasks that are done are left out.
+
+        Raises
+        ------
+        ConfigurationError
+            There is a limit in the middle of the dataset.
+        """
+        from workspan.dataset.forecast import forecast_plan
+
+        what = self
+        if writes is not None:
+            kinds = {"parquet": "WriteParquet", "csv": "WriteCSV", "json": "WriteJSON"}
+            if writes not in kinds:
+                raise ConfigurationError(f"writes={writes!r} is not known: use 'parquet', 'csv' or 'json'")
+            what = self._with(Write(sinks.Sink(kinds[writes], "", "", sinks.JsonWriter)))
+        options = run_options(run)
+        return forecast_plan(
+            what._plan(), options.workers, workers, tracking=options.tracking_path, resources=options.resources
+        )
 
     def explain(self) -> str:
         """Return what would run, as text: operators, why they are not fused, tasks, batches, steps. Nothing runs."""

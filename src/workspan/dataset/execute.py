@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from workspan.dataset.forecast import BundleRows, operator_mark, rows_of_bundles, task_id_of
 from workspan.dataset.manifest import Manifest, open_plan
 from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.plan import bundled
@@ -72,6 +73,8 @@ class OperatorRun:
     count: int
     """Tasks."""
     source_rows: int | None = None
+    sizes: BundleRows = field(default_factory=lambda: BundleRows(None))
+    """Rows that each task reads from the source."""
     report: RunReport | None = None
     fresh: set[int] = field(default_factory=set)
     """Tasks that this execution ran."""
@@ -88,6 +91,10 @@ class _OperatorTask(Task):
     def __init__(self, execution: Execution, run: OperatorRun, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._execution, self._run = execution, run
+
+    def history_marks(self) -> tuple[str | None, str | None]:
+        """Return what tells this operator and the sizes of its tasks from others: not where its results are."""
+        return operator_mark(self._run.operator), self._run.sizes.mark
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
         """Look for the results of tasks that were done before."""
@@ -211,6 +218,7 @@ class Execution:
         self, segment: Segment, bundles: list[tuple[Piece, ...]], mode: Mode, rows: int | None
     ) -> list[OperatorRun]:
         runs: list[OperatorRun] = []
+        sizes = BundleRows(rows_of_bundles(bundles))
         for operator in segment.operators:
             last = operator is segment.operators[-1]
             folder = self.place.folder(operator.slug)
@@ -218,7 +226,7 @@ class Execution:
                 stale.unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
-            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))
+            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows, sizes))
         return runs
 
     # -- one segment --------------------------------------------------------------------------------------------------
@@ -302,7 +310,7 @@ class Execution:
         return _OperatorTask(
             self,
             run,
-            _task_id(operator),
+            task_id_of(operator),
             Roi((0,), (run.count,)),
             Roi((0,), (1,)),
             Roi((0,), (1,)),
@@ -314,6 +322,7 @@ class Execution:
             tracking_path=False if self.tracking is None else self.tracking / operator.slug,
             resource_tracking=options.resource_tracking,
             requires=operator.requires,
+            n_ref=run.sizes,
         )
 
     def _raise_failures(self, runs: list[OperatorRun]) -> None:
@@ -337,7 +346,7 @@ class Execution:
         if self.stop.is_set():
             return
         for run in runs:
-            report = None if run.report is None else run.report.tasks.get(_task_id(run.operator))
+            report = None if run.report is None else run.report.tasks.get(task_id_of(run.operator))
             if report is not None and report.outcome != "completed":
                 first = report.failed_blocks[0] if report.failed_blocks else None
                 told = "" if first is None else f"; {run.function.where(first.cell[0])}: {first.error}"
@@ -407,11 +416,6 @@ def _finished(run: OperatorRun, index: int) -> TaskRecord:
     if record is None:
         raise TrackingError(f"{run.operator.name}: task {index} is done, and its record is not in {str(run.folder)!r}")
     return record
-
-
-def _task_id(operator: Operator) -> str:
-    text = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in operator.name)
-    return f"{operator.number} {text}"[:150]
 
 
 _KINDS: dict[type, type[MapError]] = {}

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from workspan.report.forecast import Forecast
+
 Edge = tuple[Task, Task]
 
 
@@ -115,6 +117,12 @@ class Pipeline:
         return PipelineSpec.ordered(
             [task.spec() for task in self._tasks], [(up.task_id, down.task_id) for up, down in self._edges]
         )
+
+    def forecast(self, workers: int | None = None, *, fresh: bool = False, **options: Any) -> Forecast:
+        """Say what the next run of the pipeline will take: see :func:`workspan.forecast`."""
+        from workspan.run.forecasts import forecast
+
+        return forecast(self, workers, fresh=fresh, **options)
 
     def reset(self) -> list[Path]:
         """Delete the tracking stores of all tasks; return the deleted folders."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from workspan import config
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.run import notes as _notes  # noqa: F401  # takes the notes of workers from here on
+from workspan.run.arguments import check_amounts
 from workspan.run.clock import RunClock
 from workspan.run.display import Display, choose_observer
+from workspan.run.history import keep_summaries
 from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
-from workspan.run.task import check_amounts
 from workspan.run.writes import check_between
 from workspan.schedule.spec import check_resources
 
@@ -211,6 +212,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     attempt(display.finish)
     if session.started:
         attempt(lambda: keep_report(session.end(), session))
+        attempt(lambda: keep_summaries(session.end(), session))
         _log_skips(session.states)
     attempt(session.close)
     if session.started:
