@@ -14,6 +14,7 @@ from workspan.views.format import many_lines, one_line
 from workspan.views.terminal import emit, encoding_of, is_terminal
 from workspan.views.watch import WatchState, render
 from workspan.views.watch_plain import PlainLines, title
+from workspan.views.watch_run import RunChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -101,10 +102,10 @@ class Watcher:
                 if (now := self._clock()) - drawn_at < REDRAW_SECONDS:
                     continue
                 drawn_at = now
-                lines = render(self._state.programs.values(), now, width=console.width)
+                most = max(1, console.height - 1)
+                lines = render(self._state.programs.values(), now, width=console.width, height=most)
                 if not lines:
                     lines = [Text(self._wait_text("waiting for a program (Ctrl-C ends)"), "dim")]
-                most = max(1, console.height - 1)
                 if len(lines) > most:
                     hidden = len(lines) - most + 1
                     lines = [
@@ -153,8 +154,13 @@ class Watcher:
             yield many_lines(text).replace("\n", "\n    ").replace("\t", "    ")
         else:
             change = self._state.receive(number, frame, event.at)
-            if steps and change is not None:
-                program = self._state.programs[number]
+            if change is None:
+                return
+            program = self._state.programs[number]
+            if isinstance(change, RunChange):
+                if steps or change.event == "end":
+                    yield from self._plain.run_lines(program, change, self._clock())
+            elif steps:
                 yield from self._plain.lines(program, change, self._clock())
 
     def _picture(self) -> Iterator[str]:

@@ -68,6 +68,7 @@ def _run_ready(
         if grant is not None:
             grant(index, None)
         began = now()
+        session.inline_block = number, index, began
         try:
             interrupts.armed = True
             outcome = run_block(function, block, profile, collector, pass_on=everything)

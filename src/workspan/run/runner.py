@@ -14,6 +14,7 @@ from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.run import notes as _notes  # noqa: F401  # takes the notes of workers from here on
 from workspan.run.clock import RunClock
 from workspan.run.display import Display, choose_observer
+from workspan.run.live import LiveRun
 from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
@@ -193,6 +194,8 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
         if task.resource_tracking and (judge := getattr(task, "judge_memory", None)) is not None
     ]
 
+    live = LiveRun(session, engine)
+
     def update() -> None:
         display.update()
         if judges:
@@ -200,6 +203,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
 
     def drive() -> None:
         display.start()
+        live.start()
         if engine is None:
             session.drive_inline(display.update)
         else:
@@ -209,6 +213,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     if errors:
         session.outcome = session.outcome or "error"
     attempt(display.finish)
+    attempt(live.finish)
     if session.started:
         attempt(lambda: keep_report(session.end(), session))
         _log_skips(session.states)

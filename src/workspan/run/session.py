@@ -122,6 +122,10 @@ class Session:
         self.signal: signal.Signals | None = None
         self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
+        self.dispatcher: Dispatcher | None = None
+        """Who has which block; none before the run, and in the debug mode."""
+        self.inline_block: tuple[int, int, float] | None = None
+        """In the debug mode: task, block and begin of the block that was begun last."""
         self.started = False
         """Something may have run: from here on there is a report."""
         for entry in spec.tasks:
@@ -219,6 +223,7 @@ class Session:
         """
         one_at_a_time = not engine.has_workers
         dispatcher = Dispatcher(self.ledger, self.record, resources=resources, one_at_a_time=one_at_a_time)
+        self.dispatcher = dispatcher
         late: list[BaseException] = []
         with Interrupts(engine.wake) as interrupts:
             engine.open(self.job())
