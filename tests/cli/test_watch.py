@@ -171,7 +171,7 @@ def test_the_screen(program: Callable[..., Program], watch: Callable[..., Watch]
     first = program()
     seen = watch(terminal=True)
     seen.until(r"pid .*reduction.py")
-    seen.until(r"reduce .*━╸?.* s of 38 s")
+    seen.until(r"reduce .*━╸?─.* s of 38 s")
     seen.until(r"normalise .*13 s of 45 min 0 s")
     seen.close = lambda: None  # type: ignore[method-assign]
     Watch.close(seen)
@@ -204,8 +204,8 @@ def test_once(program: Callable[..., Program], place: Path, capfd: pytest.Captur
     assert main(["watch", "--once", "--pid", str(first.process.pid)]) == 0
     out = capfd.readouterr().out.splitlines()
     assert out[0] == f"pid {first.process.pid}  reduction.py"
-    assert re.fullmatch(r"  reduce       [━╸#.]{20}  2\d s of 38 s, 1\d s left \(\d+ - \d+\)", out[1])
-    assert re.fullmatch(r"    normalise  [━╸#.]{20}  1\d s of 45 min 0 s", out[2])
+    assert re.fullmatch(r"  reduce       [━╸─#.]{20}  2\d s of 38 s, 1\d s left \(\d+ - \d+\)", out[1])
+    assert re.fullmatch(r"    normalise  [━╸─#.]{20}  1\d s of 45 min 0 s", out[2])
     assert main(["watch", "--once", "-n", "other"]) == 0
     assert capfd.readouterr().out.startswith(f"pid {second.process.pid}  other.py\n")
     assert main(["watch", "--once", "-n", "nobody"]) == 0

@@ -13,7 +13,7 @@ from workspan.live.viewer import Closed, Opened, Received, Trouble, Viewer
 from workspan.views.format import many_lines, one_line
 from workspan.views.terminal import emit, encoding_of, is_terminal
 from workspan.views.watch import WatchState, render
-from workspan.views.watch_plain import PlainLines, title
+from workspan.views.watch_plain import PlainLines, end_line, title
 from workspan.views.watch_run import RunChange
 
 if TYPE_CHECKING:
@@ -158,15 +158,17 @@ class Watcher:
                 return
             program = self._state.programs[number]
             if isinstance(change, RunChange):
-                if steps or change.event == "end":
+                if steps:
                     yield from self._plain.run_lines(program, change, self._clock())
+                elif change.event == "end":
+                    yield end_line(program, change.run)
             elif steps:
                 yield from self._plain.lines(program, change, self._clock())
 
     def _picture(self) -> Iterator[str]:
         """Yield the state of all programs as lines of text."""
         try:
-            "━╸╌✔✗µ".encode(encoding_of(sys.stdout))
+            "━╸─╌✔✗▶∅…µ".encode(encoding_of(sys.stdout))
             ascii_only = False
         except (UnicodeEncodeError, LookupError):
             ascii_only = True

@@ -78,10 +78,11 @@ def start() -> None:
 
 
 def _set_up_handlers() -> None:
-    from workspan.live.handler import set_up
-
     try:
-        set_up()
+        if config.get("live.handlers") or "workspan.live.handler" in sys.modules:
+            from workspan.live.handler import set_up
+
+            set_up()
     except Exception as error:
         logger.warning("the log handlers for viewers cannot be set up: %s", error)
 
@@ -175,7 +176,7 @@ def _open() -> Server:
         hello = {"pid": os.getpid(), "script": script, "began": time.time()}
         server = Server(listener, path, hello, _snapshots, _repeated, report=_report)
         server.start()
-        folders.sweep(place)
+        folders.sweep(place, path.name)
         return server
     raise ConfigurationError("; ".join(reasons))
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workspan.live.folder import same_user
-from workspan.live.frames import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -271,6 +270,8 @@ class Server:
         self._send(self._viewers.values(), frames + self._state())
 
     def _frame(self, record: dict[str, Any], stamp: float) -> bytes:
+        from workspan.live.frames import encode  # with the first viewer: every run makes a server, few are watched
+
         return encode({"kind": "step", **record, **self._marks, "mono": stamp})
 
     def _state(self) -> list[bytes]:

@@ -35,6 +35,7 @@ def run_inline(session: Session, on_change: Callable[[], Any], interrupts: Inter
     StalledError
         Blocks are left and none is ready: an internal fault.
     """
+    session.on_begun()
     numbers = range(len(session.tasks))
     try:
         with Collector() as collector:

@@ -195,6 +195,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     ]
 
     live = LiveRun(session, engine)
+    session.on_begun = live.start
 
     def update() -> None:
         display.update()
@@ -203,7 +204,6 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
 
     def drive() -> None:
         display.start()
-        live.start()
         if engine is None:
             session.drive_inline(display.update)
         else:

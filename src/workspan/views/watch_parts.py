@@ -49,7 +49,7 @@ def bar_width(columns: int) -> int:
 
 def bar(fraction: float | None, width: int, ascii_only: bool) -> list[tuple[str, str]]:
     """Return a bar as texts with their styles; *fraction* is ``None`` where nobody can say."""
-    full, half, rest = ("#", "#", ".") if ascii_only else ("━", "╸", "━")
+    full, half, rest = ("#", "#", ".") if ascii_only else ("━", "╸", "─")
     if fraction is None:
         return [(("." if ascii_only else "╌") * width, "dim")]
     halves = int(fraction * width * 2)

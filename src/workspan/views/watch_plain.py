@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PlainLines"]
 
 _MOST_WORKERS = 8
+_MOST_TASKS = 6
 EVERY_SECONDS = 10.0
 """How often it is said how far a run or an outermost step is, where the program does not say so itself."""
 MOST_FAILURES_A_SECOND = 2
@@ -72,15 +73,15 @@ class PlainLines:
         """Yield the lines for what has become of a run."""
         run = change.run
         key = program.pid, run.id
-        self._failures.left_out += change.unseen
-        for failure in change.failures:
-            if change.event == "end" or self._failures.may_pass(now):
-                yield from self._failure(program, failure)
         if change.event in ("start", "seen"):
             self._told[key] = now
             yield f"{title(program)}: {run.title(now, name=True)}"
             yield from self._tasks(program, run, now)
-        elif change.event == "end":
+        self._failures.left_out += change.unseen
+        for failure in change.failures:
+            if change.event == "end" or self._failures.may_pass(now):
+                yield from self._failure(program, failure)
+        if change.event == "end":
             if left_out := self._failures.take_left_out():
                 yield f"({left_out:,} more attempts failed)"
             self._told.pop(key, None)
@@ -142,6 +143,15 @@ class _Rate:
         """Return how many lines were left out since the last call."""
         left_out, self.left_out = self.left_out, 0
         return left_out
+
+
+def end_line(program: ProgramState, run: RunState) -> str:
+    """Return how a run has ended, in one line."""
+    states = [task.state for task in run.tasks]
+    tasks = [f"{s.task_id} {s.completed_count:,}/{s.total_block_count:,}" for s in states[:_MOST_TASKS]]
+    more = len(states) - len(tasks) + run.more_tasks
+    told = ", ".join([*tasks, *([f"{more:,} more tasks"] if more else [])])
+    return f"{title(program)}: {run.title(run.at, name=True)}: {told}"
 
 
 def title(program: ProgramState) -> str:

@@ -49,12 +49,12 @@ class TaskLine:
         return self.state.is_done()
 
     def words(self, passed: float, *, ended: bool = False) -> str:
-        """Return numbers, troubles and the time left, *passed* seconds after the record."""
+        """Return how far it is, the time left and what else there is to know, *passed* seconds after the record."""
         status = TaskStatus(self.state, 0.0)
-        parts = [f"{status.percent} %", *status.details]
+        left = []
         if not (ended or self.is_over) and self.left is not None:
-            parts.append(f"{clock(max(0.0, self.left - passed))} left{self._range(passed)}")
-        return ", ".join(parts)
+            left = [f"{clock(max(0.0, self.left - passed))} left{self._range(passed)}"]
+        return ", ".join([f"{status.percent} %", *left, *status.details])
 
     def _range(self, passed: float) -> str:
         if self.low is None or self.high is None:
@@ -223,7 +223,7 @@ def _worker(told: dict[str, Any], tasks: dict[int, TaskLine]) -> WorkerLine:
     id, task = told.get("worker"), tasks.get(whole(told, "task"))
     kind = "client" if told.get("guest") is True else "worker"
     return WorkerLine(
-        name="here" if id is None else f"{kind} {whole(told, 'worker')}",
+        name="now" if id is None else f"{kind} {whole(told, 'worker')}",
         task="" if task is None else task.state.task_id,
         does=text_of(told, "does", 20),
         block=_block(told),
@@ -374,6 +374,6 @@ def _failure_lines(run: RunState, now: float, detail: Detail) -> Iterator[Text]:
 
 
 def error_tail(error: str, most: int) -> Iterable[str]:
-    """Return the last lines of what was raised: the end of a traceback says most."""
-    lines = [line for line in error.rstrip().split("\n") if line.strip()]
+    """Return the last lines of what was raised: the end of a traceback says most. Underlining is left out."""
+    lines = [line for line in error.rstrip().split("\n") if line.strip(" ^~")]
     return lines[-most:] if most else []
