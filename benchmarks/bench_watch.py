@@ -1,7 +1,7 @@
 """What it costs a run that somebody looks at it (R62): nothing that can be told from the run's own spread.
 
-The peer is the same run with nobody looking. The two run in turn, in alternating order, and what is claimed is the median
-of the ratios of neighbours: a machine whose speed drifts by more than the two per cent in question leaves that alone.
+The peer is the same run with nobody looking. The two run in turn, in alternating order, and what is claimed is the
+median of the ratios of neighbours: a machine whose speed drifts by more than the two per cent leaves that alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(function: Any, blocks: int, engine: str) -> float:
 
 @contextlib.contextmanager
 def viewer(what: str) -> Iterator[None]:
-    """Have somebody look: ``reading``, ``stopped`` or ``killed`` (which happens a tenth of a second after the begin)."""
+    """Have somebody look: ``reading``, ``stopped`` or ``killed`` (which happens after a tenth of a second)."""
     live.start()
     command = [sys.executable, "-m", "workspan", "watch", "--plain"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:

@@ -171,7 +171,7 @@ def test_the_screen(program: Callable[..., Program], watch: Callable[..., Watch]
     first = program()
     seen = watch(terminal=True)
     seen.until(r"pid .*reduction.py")
-    seen.until(r"reduce .*━╸?─.* s of 38 s")
+    seen.until(r"reduce .*━╸?.* s of 38 s")
     seen.until(r"normalise .*13 s of 45 min 0 s")
     seen.close = lambda: None  # type: ignore[method-assign]
     Watch.close(seen)

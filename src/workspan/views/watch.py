@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.estimate.logs import seconds_text
 from workspan.views.format import duration, one_line
-from workspan.views.watch_parts import bar, bar_width, number, rough
+from workspan.views.watch_parts import Line, bar, bar_width, number, rough
 from workspan.views.watch_run import DETAILS, Detail, RunChange, RunState, run_lines
 
 if TYPE_CHECKING:
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-__all__ = ["Change", "Ended", "ProgramState", "StepState", "WatchState", "describe", "describe_ended", "render"]
+__all__ = [
+    "Change",
+    "Ended",
+    "ProgramState",
+    "StepState",
+    "WatchState",
+    "describe",
+    "describe_ended",
+    "picture",
+    "render",
+]
 
 _MOST_ACTIVE = 2000
 _MOST_ENDED_ROOTS = 3
@@ -331,37 +341,41 @@ def render(
     programs = list(programs)
     lines: list[Text] = []
     for detail in DETAILS:
-        lines = [line for program in programs for line in _program(program, now, width, ascii_only, detail)]
+        shown = (picture(program, now, width=width, ascii_only=ascii_only, detail=detail) for program in programs)
+        lines = [line.text for part in shown for line in part]
         if height is None or len(lines) <= height:
             break
     return lines
 
 
-def _program(program: ProgramState, now: float, width: int, ascii_only: bool, detail: Detail) -> Iterator[Text]:
+def picture(program: ProgramState, now: float, *, width: int, ascii_only: bool, detail: Detail) -> Iterator[Line]:
+    """Yield the lines that show *program*, as for :func:`render`."""
     from rich.text import Text
 
-    yield Text.assemble((f"pid {program.pid}", "bold"), "  ", (program.script, "bold cyan"))
+    heading = Text.assemble((f"pid {program.pid}", "bold"), "  ", (program.script, "bold cyan"))
+    yield Line(heading, f"program {program.pid} {program.script}", program)
     for run in program.runs.values():
         yield from run_lines(run, now, name=len(program.runs) > 1, width=width, ascii_only=ascii_only, detail=detail)
     rows = list(_rows(program, now, bar_width(width), ascii_only))
-    names = max((len(row[0]) for row in rows), default=0)
-    for name, *parts in rows:
-        yield Text.assemble(f"  {name:<{names}}  ", *parts)
+    names = max((len(row[1]) for row in rows), default=0)
+    for about, name, *parts in rows:
+        key = f"step {program.pid} {about.id}" if isinstance(about, StepState) else ""
+        yield Line(Text.assemble(f"  {name:<{names}}  ", *parts), key, about)
     if not rows and not program.runs:
-        yield Text("  no step is active", "dim")
+        yield Line(Text("  no step is active", "dim"))
 
 
 def _rows(program: ProgramState, now: float, width: int, ascii_only: bool) -> Iterator[tuple[Any, ...]]:
-    """Yield the name of each line, and its parts, each a text or a text and its style."""
+    """Yield what each line is about, its name, and its parts, each a text or a text and its style."""
     for ended in program.ended.values():
-        yield ended.label, _ended_part(ended, ascii_only)
+        yield ended, ended.label, _ended_part(ended, ascii_only)
     for depth, step in program.tree():
         overdue = step.expected is not None and not step.is_guess and step.elapsed_at(now) > step.expected
         style = "yellow" if overdue else "default"
         parts = bar(step.fraction_at(now), width, ascii_only)
-        yield "  " * depth + step.label, *parts, ("  " + describe(step, now, is_root=depth == 0), style)
+        yield step, "  " * depth + step.label, *parts, ("  " + describe(step, now, is_root=depth == 0), style)
         for ended in step.ended.values():
-            yield "  " * (depth + 1) + ended.label, _ended_part(ended, ascii_only)
+            yield ended, "  " * (depth + 1) + ended.label, _ended_part(ended, ascii_only)
 
 
 def _ended_part(ended: Ended, ascii_only: bool) -> tuple[str, str]:

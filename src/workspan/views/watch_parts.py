@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workspan.estimate.logs import seconds_text
 from workspan.views.format import one_line
 
-__all__ = ["BAR_WIDTH", "bar", "bar_width", "number", "rough", "text_of", "whole"]
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["BAR_WIDTH", "Line", "bar", "bar_width", "number", "rough", "text_of", "whole"]
 
 BAR_WIDTH = 20
+
+
+class Line(NamedTuple):
+    """A line of a picture, and what it is about."""
+
+    text: Text
+    key: str = ""
+    """Stays the same from picture to picture; empty for a line that only goes on with the one above."""
+    about: object = None
 
 
 def number(frame: dict[str, Any], name: str) -> float | None:

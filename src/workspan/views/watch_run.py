@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from workspan.schedule.state import TaskState
 from workspan.views.format import clock, count, fit, many_lines, one_line
 from workspan.views.status import TaskStatus
-from workspan.views.watch_parts import bar, bar_width, number, rough, text_of, whole
+from workspan.views.watch_parts import Line, bar, bar_width, number, rough, text_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from rich.text import Text
 
 __all__ = ["DETAILS", "Detail", "FailureLine", "RunChange", "RunState", "TaskLine", "WorkerLine", "run_lines"]
 
@@ -280,7 +278,7 @@ DETAILS = (
 """From a high terminal to a low one."""
 
 
-def run_lines(run: RunState, now: float, *, name: bool, width: int, ascii_only: bool, detail: Detail) -> Iterator[Text]:
+def run_lines(run: RunState, now: float, *, name: bool, width: int, ascii_only: bool, detail: Detail) -> Iterator[Line]:
     """Yield the lines that show *run* as of *now*, in seconds of the watcher's clock.
 
     Parameters
@@ -297,7 +295,7 @@ def run_lines(run: RunState, now: float, *, name: bool, width: int, ascii_only: 
     from rich.text import Text
 
     style = "red" if run.outcome not in (None, "completed") else "bold"
-    yield Text(f"  {run.title(now, name=name)}", style)
+    yield Line(Text(f"  {run.title(now, name=name)}", style), f"run {run.id}", run)
     yield from _task_lines(run, now, width, ascii_only, detail)
     passed = run.passed(now)
     shown, hidden = _split(run.workers, detail.workers)
@@ -305,13 +303,14 @@ def run_lines(run: RunState, now: float, *, name: bool, width: int, ascii_only: 
     tasks = max((len(worker.task) for worker in shown), default=0)
     for worker in shown:
         style = "" if worker.does == "block" else "dim"
-        yield Text(f"    {worker.name:<{names}}  {worker.task:<{tasks}}  {worker.words(passed)}", style)
+        text = Text(f"    {worker.name:<{names}}  {worker.task:<{tasks}}  {worker.words(passed)}", style)
+        yield Line(text, f"worker {run.id} {worker.name}", worker)
     if hidden or run.more_workers:
-        yield Text(f"    {_crowd(hidden, run.more_workers, bool(shown))}", "dim")
+        yield Line(Text(f"    {_crowd(hidden, run.more_workers, bool(shown))}", "dim"))
     yield from _failure_lines(run, now, detail)
 
 
-def _task_lines(run: RunState, now: float, width: int, ascii_only: bool, detail: Detail) -> Iterator[Text]:
+def _task_lines(run: RunState, now: float, width: int, ascii_only: bool, detail: Detail) -> Iterator[Line]:
     from rich.text import Text
 
     tasks = run.tasks
@@ -331,14 +330,15 @@ def _task_lines(run: RunState, now: float, width: int, ascii_only: bool, detail:
             sign, figures = fit(sign, "ascii"), fit(figures, "ascii")
         trouble = task.state.failed_count or task.state.orphaned_count or task.state.abandoned
         parts: list[tuple[str, str]] = bar(task.fraction, bar_width(width), ascii_only)
-        yield Text.assemble(f"    {status.name:<{names}} {sign}  ", *parts, (figures, "red" if trouble else ""))
+        text = Text.assemble(f"    {status.name:<{names}} {sign}  ", *parts, (figures, "red" if trouble else ""))
+        yield Line(text, f"task {run.id} {status.name}", task)
         if task.state.abandoned:
-            yield Text(f"      abandoned: {task.state.abandon_reason or 'no reason given'}", "red")
+            yield Line(Text(f"      abandoned: {task.state.abandon_reason or 'no reason given'}", "red"))
         if task.state.worker_failure_count and task.state.last_worker_error and detail.error_lines:
             lost = count(task.state.worker_failure_count, "worker")
-            yield Text(f"      {lost} failed, the last: {task.state.last_worker_error}", "red")
+            yield Line(Text(f"      {lost} failed, the last: {task.state.last_worker_error}", "red"))
     if more := run.more_tasks + len(run.tasks) - len(tasks):
-        yield Text(f"    ... and {count(more, 'more task')}", "dim")
+        yield Line(Text(f"    ... and {count(more, 'more task')}", "dim"))
 
 
 def _split(workers: list[WorkerLine], most: float) -> tuple[list[WorkerLine], list[WorkerLine]]:
@@ -355,7 +355,7 @@ def _crowd(hidden: list[WorkerLine], more: int, some_shown: bool) -> str:
     return text if more else f"{text}: {busy:,} with a block, {len(hidden) - busy:,} without"
 
 
-def _failure_lines(run: RunState, now: float, detail: Detail) -> Iterator[Text]:
+def _failure_lines(run: RunState, now: float, detail: Detail) -> Iterator[Line]:
     from rich.text import Text
 
     if not run.failure_count:
@@ -364,13 +364,14 @@ def _failure_lines(run: RunState, now: float, detail: Detail) -> Iterator[Text]:
     last = f", the last {len(shown)}:" if 1 < len(shown) < run.failure_count else ":" if shown else ""
     if len(shown) == 1 < run.failure_count:
         last = ", the last:"
-    yield Text(f"    {count(run.failure_count, 'attempt')} failed{last}", "red")
+    yield Line(Text(f"    {count(run.failure_count, 'attempt')} failed{last}", "red"))
     for failure in shown:
-        yield Text(f"      {failure.title}, {rough(max(0.0, now - failure.at))} ago", "red")
+        ago = rough(max(0.0, now - failure.at))
+        yield Line(Text(f"      {failure.title}, {ago} ago", "red"), f"failure {run.id} {failure.number}", failure)
         is_last = failure is shown[-1]
         most = int(detail.error_lines) if is_last else min(1, int(detail.error_lines))
         for line in error_tail(failure.error, most):
-            yield Text(f"        {line}", "" if is_last else "dim")
+            yield Line(Text(f"        {line}", "" if is_last else "dim"))
 
 
 def error_tail(error: str, most: int) -> Iterable[str]:
