@@ -35,7 +35,7 @@ def run(*, name: str | None, pid: int | None, plain: bool, once: bool) -> int:
                 watcher.show_once()
             elif plain or not is_terminal(sys.stdout):
                 watcher.show_lines()
-            else:
+            elif not watcher.show_app():
                 watcher.show_screen()
         except KeyboardInterrupt:
             pass
@@ -81,9 +81,28 @@ class Watcher:
         """Print a line for each thing that happens, for as long as anybody reads them."""
         is_read = True
         while is_read:
-            lines = list(self._news(steps=True))
+            lines = list(self._news(REDRAW_SECONDS, steps=True))
             lines += self._plain.overviews(list(self._state.programs.values()), self._clock())
             is_read = all([emit(f"{time.strftime('%H:%M:%S')} {line}", sys.stdout) for line in lines])
+
+    def show_app(self) -> bool:
+        """Show the full-screen view until somebody ends it; False if it cannot be: it is in the extra ``live``."""
+        if not (
+            is_terminal(sys.stderr) and is_terminal(sys.stdin)
+        ):  # it draws on the one and reads keys from the other
+            return False
+        try:
+            from workspan.views.watch_app import WatchApp
+        except ImportError:
+            return False
+        app = WatchApp(
+            lambda: list(self._state.programs.values()),
+            lambda: list(self._news(0.0, steps=False)),
+            lambda: self._wait_text("waiting for a program (q ends)"),
+            self._clock,
+        )
+        app.run()
+        return True
 
     def show_screen(self) -> None:
         """Keep a picture of all programs on the terminal, for as long as there is one."""
@@ -97,7 +116,7 @@ class Watcher:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             drawn_at = -REDRAW_SECONDS
             while not console.quiet:
-                for line in self._news(steps=False):
+                for line in self._news(REDRAW_SECONDS, steps=False):
                     console.print(Text(line), soft_wrap=True)
                 if (now := self._clock()) - drawn_at < REDRAW_SECONDS:
                     continue
@@ -116,9 +135,9 @@ class Watcher:
                     text.truncate(console.width, overflow="ellipsis")
                 live.update(Group(*lines), refresh=True)
 
-    def _news(self, *, steps: bool) -> Iterator[str]:
-        """Wait a little and yield lines about what has happened; about *steps* only if wanted."""
-        for event in self._viewer.poll(REDRAW_SECONDS):
+    def _news(self, wait: float, *, steps: bool) -> Iterator[str]:
+        """Wait *wait* seconds at most and yield lines about what has happened; about *steps* only if wanted."""
+        for event in self._viewer.poll(wait):
             yield from self._take(event, steps=steps)
         if steps and not self._state.programs:
             text = self._wait_text("waiting for a program (Ctrl-C ends)")
