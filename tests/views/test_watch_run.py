@@ -241,7 +241,9 @@ junk = (
 )
 parts = st.sampled_from([*task(), *failure(), *worker(), "guest", "abandoned", "low", "high", "worker_error"])
 inner = st.lists(st.dictionaries(parts, junk | st.sampled_from(["block", True, 0]), max_size=12) | junk, max_size=3)
-fields = st.sampled_from(["event", "run", "elapsed", "outcome", "tasks", "workers", "failures", "more_workers", "engine"])
+fields = st.sampled_from(
+    ["event", "run", "elapsed", "outcome", "tasks", "workers", "failures", "more_workers", "engine"]
+)
 events = st.sampled_from(["start", "state", "end", "a", "b", "completed"])
 
 

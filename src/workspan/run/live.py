@@ -90,8 +90,9 @@ class LiveRun:
         states = list(session.states.values())
         workers = list(self._workers(now))
         running = {worker["task"] for worker in workers}
-        shown = [number for number, state in enumerate(states) if number in running or not state.is_done()]
-        shown = sorted(shown[:MOST_TASKS]) if len(states) > MOST_TASKS else list(range(len(states)))
+        # Of too many tasks those are told that go on.
+        order = sorted(range(len(states)), key=lambda n: 0 if n in running else 2 if states[n].is_done() else 1)
+        shown = sorted(order[:MOST_TASKS])
         return {
             "kind": "run",
             "event": event,
