@@ -267,6 +267,11 @@ class TestTellingAgain:
             time.sleep(0.001)
         assert started._wait() is None
         taken = len(calls)
+        live.publish({"kind": "x"})
+        while started._queue:  # the thread is awake, and still takes none
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert len(calls) == taken
         client.until(lambda frame: frame["kind"] == "sync" and frame["stage"] == "end")
         client.until(lambda frame: frame.get("number", 0) >= taken)
 

@@ -109,6 +109,22 @@ def test_a_block_that_runs_here(place: Path, engine: str | None) -> None:
     assert 0 <= task["left"] < 60
 
 
+def test_one_after_another(place: Path) -> None:
+    """A block that waits in the program's own thread for another task's block runs from the end of that on (D30)."""
+    seen: list[dict[str, Any]] = []
+
+    def first(block: ws.Block) -> None:
+        time.sleep(0.1)
+
+    def second(block: ws.Block) -> None:
+        seen.append(look_once(place))
+
+    assert run([line(1, first, "a"), line(1, second, "b")])
+    (told,) = seen
+    assert told["workers"][0]["task"] == 1
+    assert told["workers"][0]["seconds"] < 0.1 <= told["elapsed"]
+
+
 def test_workers(place: Path, tmp_path: Path) -> None:
     """With worker processes each one is told with what it does: its block and for how long; then the run ends, and how
     (D30)."""
@@ -226,12 +242,11 @@ def test_nobody_looks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a viewer nothing is told or counted, at no block and not at the ends, and after a run nothing of it is
     left to be asked (R62)."""
 
-    def fault(*_: object) -> None:
-        raise AssertionError("asked")
-
-    monkeypatch.setattr(LiveRun, "_record", fault)
+    asked: list[object] = []
+    monkeypatch.setattr(LiveRun, "_record", lambda self, event: asked.append(event))
     before = len(outlet._snapshots), len(outlet._repeated)
     assert run(line(50, lambda block: None))
+    assert asked == []
     assert (len(outlet._snapshots), len(outlet._repeated)) == before
     assert folders.candidates(place)
 

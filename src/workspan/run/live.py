@@ -169,9 +169,8 @@ class LiveRun:
             holding = [slot for slot in slots if slot.held]
             if holding:
                 # Each block begins when the one before it, whoever's, has returned.
-                last = max(slot.free_since for slot in slots)
                 slot = min(holding, key=lambda slot: slot.began_at)
-                yield self._worker(slot, now, max(slot.began_at, last)) | {"worker": None}
+                yield self._worker(slot, now, max(slot.began_at, dispatcher.last_return)) | {"worker": None}
             return
         for slot in slots:
             yield self._worker(slot, now, slot.began_at)
