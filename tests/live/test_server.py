@@ -267,6 +267,8 @@ class TestTellingAgain:
             time.sleep(0.001)
         assert started._wait() is None
         taken = len(calls)
+        while time.monotonic() <= started._tell_due:
+            time.sleep(0.001)
         live.publish({"kind": "x"})
         while started._queue:  # the thread is awake, and still takes none
             assert time.monotonic() < deadline

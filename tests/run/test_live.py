@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,6 +28,8 @@ from workspan.run.live import LiveRun
 class Look:
     """A viewer that reads what it is told to read."""
 
+    made: ClassVar[list[Look]] = []
+
     def __init__(self, place: Path) -> None:
         (found,) = folders.candidates(place)
         self.socket = socket.socket(socket.AF_UNIX)
@@ -35,6 +37,7 @@ class Look:
         self.socket.connect(str(found.path))
         self.reader = FrameReader()
         self.frames: list[dict[str, Any]] = []
+        self.made.append(self)
 
     def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Read to the first frame of a run that is wanted."""
@@ -63,6 +66,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
     config.reset()
     yield base / "s"
+    while Look.made:
+        Look.made.pop().close()
     live.stop()
     config.reset()
     shutil.rmtree(base)
