@@ -23,6 +23,8 @@ from harness import HERE, Row, save
 
 import workspan
 from workspan import config, live
+from workspan.live import outlet
+from workspan.live.server import Server
 
 TARGET = 1.02
 
@@ -50,14 +52,21 @@ def run(function: Any, blocks: int, engine: str) -> float:
     return seconds * 1e3
 
 
+def connected() -> int:
+    """Return how many viewers this process has."""
+    assert isinstance(outlet._server, Server)
+    return len(outlet._server._viewers)
+
+
 @contextlib.contextmanager
 def viewer(what: str) -> Iterator[None]:
     """Have somebody look: ``reading``, ``stopped`` or ``killed`` (which happens after a tenth of a second)."""
     live.start()
+    before = connected()
     command = [sys.executable, "-m", "workspan", "watch", "--plain"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
-            while not live.listening():
+            while connected() == before:
                 time.sleep(0.01)
             if what == "stopped":
                 process.send_signal(signal.SIGSTOP)
@@ -66,7 +75,7 @@ def viewer(what: str) -> Iterator[None]:
             yield
         finally:
             process.kill()
-    while live.listening():
+    while connected() > before:
         time.sleep(0.01)
 
 
