@@ -71,6 +71,7 @@ _MODULES = {
     "engines": "engines",
     "errors": "errors",
     "estimate": "estimate",
+    "live": "live",
     "logging": "compat.logging",
     "v1_compat": "compat.v1_compat",
     "v2": "compat.v2",
@@ -130,6 +131,7 @@ __all__ = [
     "get_done_marker_basedir",
     "get_tracking_basedir",
     "get_worker_log_basename",
+    "live",
     "logging",
     "map_blocks",
     "profile_block",
@@ -151,7 +153,7 @@ __all__ = [
 if TYPE_CHECKING:
     from funlib.geometry import Coordinate, Roi
 
-    from workspan import engines, errors, estimate
+    from workspan import engines, errors, estimate, live
     from workspan.arrays.hand import read_block, write_block
     from workspan.arrays.mapping import map_blocks
     from workspan.arrays.reduction import reduce_blocks

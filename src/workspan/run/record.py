@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from workspan.store.tracking import TrackingStore
 
 logger = logging.getLogger(__name__)
+
+FAILURES_TOLD = 5
+"""Attempts of which :attr:`RunRecord.failures` knows."""
 
 _WORST = ("completed", "incomplete", "abandoned", "interrupted", "error")
 
@@ -80,6 +84,9 @@ class RunRecord:
     ----------
     events
         Number of calls so far: changes whenever anything happened.
+    failures
+        The last attempts that failed, at most :data:`FAILURES_TOLD`: a number that counts them from 1, task, block,
+        worker, when, cause, what was raised, and whether it was the block's last attempt.
     has_workers
         As given.
     stale_results, refused_messages
@@ -99,6 +106,7 @@ class RunRecord:
         self.run_id = run_id
         self.books = list(books)
         self.events = 0
+        self.failures: deque[tuple[int, int, int, int, float, Cause, str, bool]] = deque(maxlen=FAILURES_TOLD)
         self._clock = clock
         self._epoch = clock.at(0.0)
         self._has_workers = self.has_workers = has_workers
@@ -208,6 +216,9 @@ class RunRecord:
             book.store.record_failure(index)
         book.aggregate.failed(self._failure(task, index, worker, cause, error) if final else None)
         book.timeline.returned(worker, sent_at, returned_at, ok=False)
+        at = self._clock.now() if returned_at is None else returned_at
+        number = self.failures[-1][0] + 1 if self.failures else 1
+        self.failures.append((number, task, index, worker, at, cause, error, final))
         if final:
             self.listener(book.task_id, index, False)
 

@@ -17,6 +17,7 @@ from workspan.run.arguments import check_amounts
 from workspan.run.clock import RunClock
 from workspan.run.display import Display, choose_observer
 from workspan.run.history import keep_summaries
+from workspan.run.live import LiveRun
 from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
@@ -199,6 +200,9 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
         if task.resource_tracking and (judge := getattr(task, "judge_memory", None)) is not None
     ]
 
+    live = LiveRun(session, engine)
+    session.on_begun = live.start
+
     def update() -> None:
         display.update()
         if judges:
@@ -215,6 +219,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     if errors:
         session.outcome = session.outcome or "error"
     attempt(display.finish)
+    attempt(live.finish)
     if session.started:
         attempt(lambda: keep_report(session.end(), session))
         attempt(lambda: keep_summaries(session.end(), session))

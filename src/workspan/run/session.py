@@ -123,8 +123,12 @@ class Session:
         self.signal: signal.Signals | None = None
         self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
+        self.on_begun: Callable[[], Any] = lambda: None
+        """Called once, when the first workers have been asked for: what it takes is hidden by their start-up."""
         self.dispatcher: Dispatcher | None = None
         """Who has which block; none before the run, and in the debug mode."""
+        self.inline_block: tuple[int, int, float] | None = None
+        """In the debug mode: task, block and begin of the block that was begun last."""
         self.started = False
         """Something may have run: from here on there is a report."""
         for entry in spec.tasks:
@@ -266,6 +270,7 @@ class Session:
     ) -> None:
         now = self.clock.now
         self._act(engine, dispatcher.start(now()))
+        self.on_begun()
         kill_at = inf
         while not dispatcher.finished:
             if self._unannounced:
