@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from workspan.dataset.blocks import is_guess
 from workspan.dataset.manifest import Manifest, open_plan
 from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.plan import bundled
+from workspan.dataset.record import pack
 from workspan.dataset.results import Place, drop_result, read_record
+from workspan.dataset.sinks import write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
-from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
+from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
@@ -166,7 +169,24 @@ class Execution:
                 bundles = self._cut(runs[-1], segment.limit)
                 rows = None
         if self.manifest is not None:
+            self._keep_columns(self.runs[-1])
             self.manifest.finish()
+
+    def _keep_columns(self, run: OperatorRun) -> None:
+        """Write a file without rows where no task has written any: a reader finds the columns, and not nothing."""
+        assert self.manifest is not None
+        records = run.records()
+        if not records or any(record.written is not None for record in records):
+            return
+        schemas = [pa.ipc.read_schema(pa.py_buffer(record.schema)) for record in records if record.schema is not None]
+        known = [schema for schema in schemas if not is_guess(schema.empty_table())] or schemas
+        if known:
+            op = run.operator.ops[-1]
+            assert isinstance(op, Write)
+            made = write_empty(op.sink, known[0])
+            records[0].written = made.name, made.rows, made.size_bytes
+            replace_file(run.folder / f"{records[0].index}.record", pack(records[0]))
+            self.manifest.note(records[0])
 
     def check_done(self, run: OperatorRun, indices: list[int]) -> None:
         """Refuse to go on where what was done before is gone."""
@@ -354,7 +374,7 @@ class Execution:
         schema: pa.Schema | None = None
         for index in range(run.count):
             record = read_record(run.folder, index)
-            if record is None or left <= 0:
+            if record is None or (left <= 0 and schema is not None):
                 break
             pieces: list[Piece] = []
             for piece in result_pieces(run.folder, index):

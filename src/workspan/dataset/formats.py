@@ -158,4 +158,10 @@ def _read_json(path: str, filesystem: Any) -> Iterator[pa.Table]:
     from pyarrow import json
 
     with _stream(path, filesystem) as file:
-        yield json.read_json(file, read_options=json.ReadOptions(use_threads=False, block_size=_CSV_BYTES))
+        try:
+            found = json.read_json(file, read_options=json.ReadOptions(use_threads=False, block_size=_CSV_BYTES))
+        except pa.ArrowInvalid as error:
+            if "Empty JSON file" not in str(error):
+                raise
+            found = pa.table({})  # no line is no row, as write_json writes it
+        yield found

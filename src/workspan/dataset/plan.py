@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from workspan.arguments import at_least
 from workspan.dataset.batching import BATCH_BYTES, Shape
-from workspan.dataset.ops import Limit, MapBatches, Read
+from workspan.dataset.ops import FilterRows, Limit, MapBatches, MapRows, Read
 from workspan.dataset.transform import TaskState, stage_steps
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.steps import Phase, Step, explain, fold, rewrite
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Operator", "Options", "Plan", "Segment", "bundled", "make_plan"]
 
 
+_FOLDED = """
+stages of rows are timed as a whole, as there is no native timer; timing="phases" times each step"""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a whole dataset is run."""
@@ -42,6 +46,8 @@ class Options:
     """Rows of the blocks that leave an operator; ``None``: they are shaped by bytes."""
     block_bytes: int | None = None
     """Bytes of the blocks that leave an operator; ``None``: 128 MiB."""
+    shape_blocks: bool = True
+    """``False``: blocks leave an operator as its last stage makes them, empty ones too."""
     batch_bytes: int = BATCH_BYTES
     """What a batch of size "auto" takes."""
     max_map_retries: int = 0
@@ -84,7 +90,7 @@ class Options:
     @property
     def shape(self) -> Shape:
         """Shape of the blocks that leave an operator."""
-        return Shape.of(self.block_rows, self.block_bytes)
+        return Shape.of(self.block_rows, self.block_bytes) if self.shape_blocks else Shape("off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,18 @@ class Operator:
         return max(sizes, default=1)
 
     @property
+    def shape(self) -> Shape:
+        """Shape of the blocks that leave its last stage.
+
+        Raises
+        ------
+        ConfigurationError
+            One of its stages asks for a number of bytes, and blocks are not shaped by bytes.
+        """
+        asked = next((op.compute.block_bytes for op in self.ops if op.compute.block_bytes is not None), None)
+        return self.options.shape if asked is None else self.options.shape.overridden(asked)
+
+    @property
     def timed(self) -> bool:
         """Whether there are timers."""
         return self.options.timing != "off"
@@ -153,13 +171,23 @@ class Operator:
             steps.append(Step("Input fetch", Phase.INPUT_FETCH, 0, fetched))
         for number, op in enumerate(self.ops):
             last = number == len(self.ops) - 1
-            steps += stage_steps(op, number, state, shape=self.options.shape if last else None)
+            steps += stage_steps(op, number, state, shape=self.shape if last else None)
         coarse = {number for number, op in enumerate(self.ops) if op.compute.timing == "stages"}
-        return rewrite(fold(steps, coarse) if coarse else steps, self.options.timing)
+        rows = {
+            number
+            for number, op in enumerate(self.ops)
+            if isinstance(op, (MapRows, FilterRows)) and op.compute.timing is None
+        }
+        return rewrite(fold(steps, coarse) if coarse else steps, self.options.timing, rows=rows)
 
     def explain(self) -> str:
-        """Return the table of its steps."""
-        return explain(self.steps())
+        """Return the table of its steps, and why some are not timed one by one."""
+        steps = self.steps()
+        folded = self.options.timing == "auto" and any(
+            step.bucket is None and step.stage is not None and self.ops[step.stage].compute.timing is None
+            for step in steps
+        )
+        return explain(steps) + (_FOLDED if folded else "")
 
 
 def fetched(inputs: Iterable[Any]) -> Any:
@@ -251,6 +279,7 @@ def make_plan(source: Source, ops: Sequence[Op], options: Options) -> Plan:
     current: list[Operator] = []
     for number, (group, apart) in enumerate(groups, 1):
         current.append(Operator(number, tuple(group), apart, options))
+        _ = current[-1].shape  # refuses a target that cannot be
         if isinstance(group[-1], Limit):
             segments.append(Segment(tuple(current), group[-1].rows))
             current = []
@@ -264,6 +293,9 @@ def keeps_apart(group: Sequence[Op], op: Op) -> str | None:
     before = group[-1]
     if isinstance(before, Limit):
         return f"{before.name} holds for all rows"
+    size, sizes = op.compute.block_bytes, [other.compute.block_bytes for other in group]
+    if size is not None and any(other not in (None, size) for other in sizes):
+        return f"it asks for block_bytes={size}, one before for {next(other for other in sizes if other)}"
     if op.function is None:
         return None  # what is built in asks for nothing, and runs wherever the rows are
     if (stateful := next((other for other in group if other.stateful), None)) is not None:

@@ -86,6 +86,8 @@ class TaskRecord(msgspec.Struct, array_like=True):
     """Arrow files that hold the result."""
     written: tuple[str, int, int | None] | None = None
     """Name, rows and bytes of the file that a sink wrote."""
+    schema: bytes | None = None
+    """Schema of what a sink was to write, where there were no rows and so no file."""
 
 
 def pack(record: TaskRecord) -> bytes:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import clash, is_guess
+from workspan.dataset.blocks import certain, clash, is_guess
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Part", "Sink", "Written", "commit", "prepare", "write"]
+__all__ = ["Part", "Sink", "Written", "commit", "prepare", "write", "write_empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Part:
     rows: int = 0
     size_bytes: int | None = None
     written: bool = False
+    schema: pa.Schema | None = None
+    """Of the rows, where there was none of them to write; perhaps a guess."""
 
     @property
     def path(self) -> str:
@@ -80,7 +82,10 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
         for table in tables:
             if writer is None:
                 if not len(table.schema) or is_guess(table) or (part.index and not table.num_rows):
-                    continue  # a file without rows is of use only for its columns, and one is enough
+                    # A file without rows is of use only for its columns, and one is enough.
+                    if part.schema is None and len(table.schema) and not table.num_rows:
+                        part.schema = table.schema
+                    continue
                 if part.temporary == "":
                     raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
                 schema = table.schema
@@ -131,6 +136,13 @@ def commit(part: Part, parts: Iterable[Part]) -> Iterator[Written]:
         part.size_bytes = sink.filesystem.get_file_info(part.temporary).size
         sink.filesystem.move(part.temporary, part.path)
     yield Written(sink.part(part.index), part.rows, part.size_bytes)
+
+
+def write_empty(sink: Sink, schema: pa.Schema) -> Written:
+    """Write a file without rows under the name of the first task's, so that the columns are not lost with the rows."""
+    part = Part(sink, 0, "no rows at all")
+    (written,) = commit(part, write(part, prepare(part, [certain(schema.empty_table())])))
+    return written
 
 
 def discard(part: Part) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workspan.arguments import at_least
-from workspan.dataset.blocks import first_rows, from_frame, from_numpy, table_of_rows
+from workspan.dataset.blocks import first_rows, from_frame, table_of_rows
+from workspan.dataset.columns import from_numpy
 from workspan.errors import ConfigurationError, DataError, MissingExtraError, UsageTypeError
 
 if TYPE_CHECKING:

@@ -213,6 +213,7 @@ class _Run:
             if keeper is not None:
                 keeper.close()
         figures, wall = _figures(times), time.perf_counter() - begin
+        part = self._state.part
         return TaskRecord(
             index=self._index,
             node=platform.node(),
@@ -235,6 +236,7 @@ class _Run:
             overhead_seconds=times.overhead_s if times.measured else None,
             files=files,
             written=written,
+            schema=None if written or part is None or part.schema is None else part.schema.serialize().to_pybytes(),
         )
 
     def _attempt(
