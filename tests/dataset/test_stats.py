@@ -15,7 +15,9 @@ import workspan as ws
 from workspan.dataset.execute import OperatorRun
 from workspan.dataset.plan import make_plan
 from workspan.dataset.record import BlockTimes, Flow, StepFigures, TaskRecord, pack, unpack
-from workspan.dataset.stats import DatasetSummary, Figure, summarise
+from workspan.dataset.figures import Figure, Tally
+from workspan.dataset.stats import DatasetSummary
+from workspan.dataset.tally import OperatorTally, summarise
 from workspan.dataset.text import render
 from workspan.errors import DataError, NotInReportError
 
@@ -93,7 +95,7 @@ def hand_made(tmp_path: Path) -> tuple[list[OperatorRun], list[TaskRecord]]:
     ]  # fmt: skip
     for record in records:
         (tmp_path / f"{record.index}.record").write_bytes(pack(record))
-    run = OperatorRun(operator, tmp_path, None, 2, fresh={0, 1})  # type: ignore[arg-type]
+    run = OperatorRun(operator, tmp_path, None, 2, fresh={0: 100.3, 1: 101.6})  # type: ignore[arg-type]
     return [run], records
 
 
@@ -274,7 +276,6 @@ def test_bad_batches_may_be_left_out_and_are_counted() -> None:
 
 def test_percentiles_are_those_of_the_samples() -> None:
     """Rank error below 1 % on many samples, least and greatest exact, nothing of nothing (M88)."""
-    from workspan.dataset.stats import Tally
 
     samples = np.random.default_rng(1).permutation(20_000).astype(float)
     tally = Tally()

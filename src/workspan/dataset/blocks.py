@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "batch_of",
     "certain",
     "concat",
+    "digest",
     "first_rows",
     "from_frame",
     "guess",
@@ -94,6 +96,14 @@ def clash(tables: Iterable[pa.Table]) -> str:
     bad = {name: found for name, found in types.items() if len(found) > 1}
     told = "; ".join(f"column {name!r} is {' and '.join(found)}" for name, found in list(bad.items())[:5])
     return f"blocks with different schemas do not go together: {told}. Give the column one type in every block"
+
+
+def digest(table: pa.Table) -> bytes:
+    """Return a fingerprint of the rows: equal ones have the same, however they are cut."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return blake2b(sink.getvalue(), digest_size=16).digest()
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -289,10 +299,16 @@ def _table_of_frame(frame: Any, where: str, given: Given | None) -> pa.Table:
     try:
         return from_frame(frame)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # One of its columns is of a type that pandas does not tell: each by itself, so that the error names it.
         schema = None if given is None else given.schema
-        columns = {str(name): frame[name].tolist() for name in frame.columns}
-        return pa.table({name: column_of(name, v, where, _hint(schema, name)) for name, v in columns.items()})
+        return pa.table({str(name): _from_series(str(name), frame[name], where, schema) for name in frame.columns})
+
+
+def _from_series(name: str, series: Any, where: str, schema: pa.Schema | None) -> Any:
+    """Return one column of a frame: by itself, so that an error names it."""
+    try:
+        return pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return column_of(name, series.tolist(), where, _hint(schema, name))
 
 
 def from_frame(frame: Any) -> pa.Table:

@@ -8,29 +8,37 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import is_guess
+from workspan.dataset.blocks import clash, is_guess
+from workspan.dataset.failures import map_error
+from workspan.dataset.figures import Tally
 from workspan.dataset.manifest import Manifest, open_plan
 from workspan.dataset.ops import MapBatches, Write
+from workspan.dataset.pace import Pace, Paced
 from workspan.dataset.plan import bundled
 from workspan.dataset.record import pack
 from workspan.dataset.results import Place, drop_result, read_record
-from workspan.dataset.sinks import write_empty
+from workspan.dataset.sinks import disk, write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
+from workspan.dataset.stats import OperatorMetrics
+from workspan.dataset.tally import OperatorTally
 from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
+from workspan.schedule.state import TaskState
 
 if TYPE_CHECKING:
     from workspan.dataset.manifest import Existing
@@ -76,8 +84,37 @@ class OperatorRun:
     """Tasks."""
     source_rows: int | None = None
     report: RunReport | None = None
-    fresh: set[int] = field(default_factory=set)
-    """Tasks that this execution ran."""
+    fresh: dict[int, float] = field(default_factory=dict)
+    """Tasks that this execution ran -> when the driver knew of it, in seconds since the epoch."""
+    state: TaskState | None = None
+    """Counters of its tasks; ``None``: it has not begun."""
+
+    began_at: float | None = None
+    results_waiting: Callable[[], int] = lambda: 0
+    """Results that the next operator has not used yet."""
+    _tally: OperatorTally | None = None
+    _told: set[int] = field(default_factory=set)
+
+    def metrics(self, first: int) -> OperatorMetrics:
+        """Return how far it has come; its number is counted on from *first*."""
+        tally = self._tally = self._tally or OperatorTally(self.operator, self.began_at)
+        for index, seen_at in list(self.fresh.items()):
+            if index not in self._told and (record := read_record(self.folder, index)) is not None:
+                self._told.add(index)
+                tally.add(record, seen_at=seen_at)
+        state = self.state or TaskState()
+        return OperatorMetrics(
+            number=self.operator.number + first,
+            name=self.operator.name,
+            tasks=self.count,
+            waiting=state.pending_count,
+            ready=state.ready_count,
+            running=state.processing_count,
+            finished=state.completed_count,
+            failed=state.failed_count + state.orphaned_count,
+            results_waiting=self.results_waiting(),
+            summary=tally.summary(self.operator.number + first),
+        )
 
     def records(self) -> list[TaskRecord]:
         """Return the records of all tasks that have finished, in order."""
@@ -140,6 +177,11 @@ class Execution:
         self.stop = Event()
         self._errored: dict[tuple[int, int], int] = {}
         self._refused: DataError | None = None
+        self._reading = Lock()
+        self.scheduling = Tally()
+        """What was done between two waits for something to happen, in seconds."""
+        self.began_at: float | None = None
+        """In seconds since the epoch; ``None``: it has not."""
         self.driver_seconds: float | None = None
         """Wall time of the execution in this process; ``None``: it has not ended."""
 
@@ -151,7 +193,7 @@ class Execution:
         MapError
             A function raised in a worker process; in this process its exception is raised as it is.
         """
-        begin = time.perf_counter()
+        begin, self.began_at = time.perf_counter(), time.time()
         try:
             self._run_segments()
         finally:
@@ -169,17 +211,28 @@ class Execution:
                 bundles = self._cut(runs[-1], segment.limit)
                 rows = None
         if self.manifest is not None:
-            self._keep_columns(self.runs[-1])
+            self._settle_columns(self.runs[-1])
             self.manifest.finish()
 
-    def _keep_columns(self, run: OperatorRun) -> None:
-        """Write a file without rows where no task has written any: a reader finds the columns, and not nothing."""
+    def _settle_columns(self, run: OperatorRun) -> None:
+        """Write a file without rows where no task has written any, and tell of files that do not go together.
+
+        A reader of what had no rows finds the columns, and not nothing.
+        """
         assert self.manifest is not None
         records = run.records()
-        if not records or any(record.written is not None for record in records):
+        schemas = {record.schema: record for record in records if record.schema is not None and record.written}
+        if len(schemas) > 1:
+            empty = [_schema(data).empty_table() for data in schemas]
+            try:
+                pa.unify_schemas([table.schema for table in empty], promote_options="permissive")
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                names = [record.written[0] for record in schemas.values() if record.written]
+                warnings.warn(f"{', '.join(names[:5])}: {clash(empty)}", UserWarning, stacklevel=7)
+        if any(record.written is not None for record in records):
             return
-        schemas = [pa.ipc.read_schema(pa.py_buffer(record.schema)) for record in records if record.schema is not None]
-        known = [schema for schema in schemas if not is_guess(schema.empty_table())] or schemas
+        found = [_schema(record.schema) for record in records if record.schema is not None]
+        known = [schema for schema in found if not is_guess(schema.empty_table())] or found
         if known:
             op = run.operator.ops[-1]
             assert isinstance(op, Write)
@@ -187,6 +240,13 @@ class Execution:
             records[0].written = made.name, made.rows, made.size_bytes
             replace_file(run.folder / f"{records[0].index}.record", pack(records[0]))
             self.manifest.note(records[0])
+
+    def metrics(self) -> tuple[OperatorMetrics, ...]:
+        """Return how far each operator has come; the tasks that have finished since the last call are read now."""
+        with self._reading:
+            parent = self.plan.source.parent
+            first = 0 if parent is None else parent.summary.depth
+            return tuple(run.metrics(first) for run in list(self.runs))
 
     def check_done(self, run: OperatorRun, indices: list[int]) -> None:
         """Refuse to go on where what was done before is gone."""
@@ -222,7 +282,10 @@ class Execution:
         path = self.place.folder("input") / f"{number}.arrow"
         if not path.exists():
             part = path.with_suffix(".part")
-            with pa.ipc.new_file(str(part), piece.table.schema) as writer:
+            with (
+                disk(f"{piece.label} was put into {path.parent} for the workers", "set TMPDIR to one on another disk"),
+                pa.ipc.new_file(str(part), piece.table.schema) as writer,
+            ):
                 writer.write_table(piece.table)
             os.replace(part, path)
         return ArrowPiece(piece.label, piece.rows, str(path))
@@ -234,11 +297,12 @@ class Execution:
         for operator in segment.operators:
             last = operator is segment.operators[-1]
             folder = self.place.folder(operator.slug)
-            for stale in (*folder.glob("*.error"), *folder.glob(".*.part")):  # of a run that was killed
+            for stale in (*folder.glob("*.error"), *folder.glob(".*.part"), folder / HOLD):  # of a run that was killed
                 stale.unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
-            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))
+            source_rows = None if runs else rows
+            runs.append(OperatorRun(operator, folder, function, len(bundles), source_rows, began_at=self.began_at))
         return runs
 
     # -- one segment --------------------------------------------------------------------------------------------------
@@ -252,17 +316,22 @@ class Execution:
             any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
         ]
         enough = _Enough(runs[-1], segment.limit)
+        # As much as keeps the workers of the next operator busy; in this process tasks take turns by themselves.
+        pace = Pace([run.folder for run in runs], [2 * self._workers_of(run) + 2 for run in runs[1:]])
         stop = self.stop if segment.limit is None else Event()
 
         def listen(task_id: str, index: int, done: bool) -> None:
             number = by_id[task_id]
             if done:
-                runs[number].fresh.add(index)
+                runs[number].fresh[index] = time.time()
+                pace.came(number)
                 if tolerant[number] and self._has_too_many(runs[number], index):
                     (self.place.path / STOP).touch()
                     stop.set()
-                if number and self.tracking is None:
+                if number:  # with a tracking_path too: the task that used it is done, and will not run again
                     drop_result(runs[number - 1].folder, index)
+            if number:
+                pace.went(number - 1)
             if number == len(runs) - 1:
                 if last and done and self.manifest is not None:
                     self.manifest.note(_finished(runs[-1], index))
@@ -274,16 +343,21 @@ class Execution:
 
         def begin(session: Session) -> None:
             session.record.listener = listen
+            for number, run in enumerate(runs):
+                run.results_waiting = partial(pace.waiting, number)
+                run.state = session.states[tasks[number].task_id]
             sessions.append(session)
 
         if enough.reached():  # by tasks of an earlier run
             return
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)
+        assert engine is not None
+        paced = Paced(engine, pace, self.scheduling)
         try:
             execute(
                 pipeline,
-                engine,
+                paced,
                 resources=options.resources,
                 progress=options.progress,
                 block_tracking=self.tracking is not None,
@@ -292,6 +366,7 @@ class Execution:
                 on_start=begin,
             )
         finally:
+            pace.close()
             if segment.limit is not None:
                 (self.place.path / STOP).unlink(missing_ok=True)
             for run in runs:
@@ -318,7 +393,6 @@ class Execution:
         from funlib.geometry import Roi
 
         operator, options = run.operator, self.options
-        workers = options.workers if operator.concurrency is None else operator.concurrency
         return _OperatorTask(
             self,
             run,
@@ -329,12 +403,19 @@ class Execution:
             run.function,
             read_write_conflict=False,
             fit="valid",
-            max_workers=min(workers, run.count),
+            max_workers=self._workers_of(run),
             timeout=inf if options.timeout is None else options.timeout,
             tracking_path=False if self.tracking is None else self.tracking / operator.slug,
             resource_tracking=options.resource_tracking,
             requires=operator.requires,
         )
+
+    def _workers_of(self, run: OperatorRun) -> int:
+        """Return the most workers of an operator: in this process one, so that operators take turns."""
+        if not self._has_workers():
+            return 1
+        asked = run.operator.concurrency
+        return min(self.options.workers if asked is None else asked, run.count)
 
     def _raise_failures(self, runs: list[OperatorRun]) -> None:
         """Raise the first failure, if there is any, with the report of the run."""
@@ -422,6 +503,10 @@ def _check_apart(plan: Plan, folder: str) -> None:
             )
 
 
+def _schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
 def _finished(run: OperatorRun, index: int) -> TaskRecord:
     record = read_record(run.folder, index)
     if record is None:
@@ -432,46 +517,3 @@ def _finished(run: OperatorRun, index: int) -> TaskRecord:
 def _task_id(operator: Operator) -> str:
     text = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in operator.name)
     return f"{operator.number} {text}"[:150]
-
-
-_KINDS: dict[type, type[MapError]] = {}
-
-
-def map_error(data: bytes, count: int) -> MapError:
-    """Return the error that a worker wrote down; it is also an instance of the builtin type that was raised."""
-    import builtins
-
-    import msgspec
-
-    type_name, text, told, kinds = msgspec.msgpack.decode(data)
-    more = f" ({count - 1} other tasks failed too)" if count > 1 else ""
-    for name in kinds:
-        kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (Exception, RuntimeError):
-            return _kind_of(kind)(type_name, text + more, told)
-    return MapError(type_name, text + more, told)
-
-
-def _kind_of(kind: type[Exception]) -> type[MapError]:
-    found = _KINDS.get(kind)
-    if found is None:
-        try:
-            found = type(
-                "MapError",
-                (MapError, kind),
-                {"__module__": MapError.__module__, "__str__": MapError.__str__, "__reduce__": _reduced},
-            )
-            found("", "", "")
-        except TypeError:  # layouts that do not go together, or a constructor that wants other arguments
-            found = MapError
-        _KINDS[kind] = found
-    return found
-
-
-def _reduced(self: MapError) -> Any:
-    kind = next(base for base in type(self).__bases__ if base is not MapError)
-    return _rebuilt, (kind, self.type_name, self.text, self.traceback_text)
-
-
-def _rebuilt(kind: type[Exception], type_name: str, text: str, told: str) -> MapError:
-    return _kind_of(kind)(type_name, text, told)

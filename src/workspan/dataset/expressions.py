@@ -54,7 +54,13 @@ def projected(op: Project, where: str, table: pa.Table) -> pa.Table:
     if op.kind == "Drop":
         return table.drop_columns(list(op.columns))
     if op.kind == "Rename":
-        return table.rename_columns([op.renames.get(name, name) for name in names])
+        renamed = [op.renames.get(name, name) for name in names]
+        twice = next((name for name in op.renames.values() if renamed.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(
+                f"rename in {op.name}, {where}: two columns would have the name {twice!r}; drop or rename one of them"
+            )
+        return table.rename_columns(renamed)
     try:
         values = _evaluated(op.expression, table)
     except (pa.ArrowException, KeyError) as error:

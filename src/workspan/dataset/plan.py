@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from workspan.arguments import at_least
 from workspan.dataset.batching import BATCH_BYTES, Shape
@@ -56,6 +56,12 @@ class Options:
     """Which errors are tried again."""
     retried_io_errors: tuple[str, ...] = ()
     """Patterns of errors of reading a file after which it is opened again, up to 10 times; as *retried_map_errors*."""
+    replay_check: Literal["rows", "content"] = "rows"
+    """What of the blocks that another attempt makes again is compared with those delivered: rows, or all values."""
+    step_cpu: bool = False
+    """Measure the CPU time of each step."""
+    step_sizes: bool = False
+    """Measure the rows and bytes that come out of each step."""
     log_stats: bool = False
     """Log what an execution cost when it has ended."""
     fuse: bool = True
@@ -77,6 +83,8 @@ class Options:
         made = replace(self, **given)
         if made.timing not in get_args(Timing):
             raise ConfigurationError(f"timing={made.timing!r}: it is one of auto, phases, stages, total, off")
+        if made.replay_check not in ("rows", "content"):
+            raise ConfigurationError(f"replay_check={made.replay_check!r}: it is 'rows' or 'content'")
         for name, value, least in (("batch_bytes", made.batch_bytes, 1), ("max_map_retries", made.max_map_retries, 0)):
             at_least(name, value, least)
         patterns: Any = made.retried_map_errors

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +51,19 @@ class Part:
     size_bytes: int | None = None
     written: bool = False
     schema: pa.Schema | None = None
-    """Of the rows, where there was none of them to write; perhaps a guess."""
+    """Of the file; where there were no rows and so no file, of what would have been in it, perhaps a guess."""
 
     @property
     def path(self) -> str:
         """Where the file will appear."""
         return f"{self.sink.folder}/{self.sink.part(self.index)}"
+
+    def disk(self) -> Any:
+        """Note on errors of the disk which file was written."""
+        return disk(
+            f"{self.path} was written for {self.sink.name}, {self.where}",
+            "write to another disk; with a tracking_path the same call goes on where this one ended",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,17 @@ class Written:
     name: str
     rows: int
     size_bytes: int | None
+
+
+@contextmanager
+def disk(doing: str, remedy: str) -> Iterator[None]:
+    """Note on an error of the disk what was being written there, and if it is full what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        error.add_note(f"while {doing}" + (f": make room, or {remedy}" if full else ""))
+        raise
 
 
 def prepare(part: Part, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -88,19 +107,23 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
                     continue
                 if part.temporary == "":
                     raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
-                schema = table.schema
-                file = _output(part)
-                writer = _opened(part, file, schema)
+                part.schema = schema = table.schema
+                with part.disk():
+                    file = _output(part)
+                    writer = _opened(part, file, schema)
             elif is_guess(table):
                 continue
             elif table.schema != schema:
                 table = _fitted(table, schema, part)
-            writer.write_table(table)
+            with part.disk():
+                writer.write_table(table)
             part.rows += table.num_rows
             table = None
         if writer is not None:
             done, writer = writer, None
-            done.close()
+            with part.disk():
+                done.close()
+                file.close()
             part.written = True
     finally:
         if writer is not None:

@@ -199,6 +199,8 @@ def find_files(
     """
     import pyarrow.fs as fs
 
+    if isinstance(paths, bytes) or not (isinstance(paths, (str, os.PathLike)) or hasattr(paths, "__iter__")):
+        raise UsageTypeError(f"{name}({paths!r}): a {type(paths).__name__} is no path")
     entries = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not entries:
         raise ConfigurationError(f"{name}([]): there is no path; pass a file, a folder, a pattern or a list of them")

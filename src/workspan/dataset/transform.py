@@ -7,7 +7,7 @@ functions are called chunk by chunk: the windows of the timers lie around some t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -36,13 +36,14 @@ from workspan.dataset.retry import back_off, may_retry
 from workspan.engines.failure import failure_line
 from workspan.errors import DataError
 from workspan.steps import Phase, Step
+from workspan.steps.sizes import sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from workspan.dataset.ops import Op
 
-__all__ = ["TaskState", "stage_steps"]
+__all__ = ["TaskState", "stage_steps", "step_sizes"]
 
 MOST_IO_ATTEMPTS = 10
 """How often a file is opened, where its errors are ones to try again after."""
@@ -64,6 +65,45 @@ class TaskState:
     """The file that a sink writes."""
     setup_seconds: dict[int, float] = field(default_factory=dict)
     retried_io_errors: tuple[str, ...] = ()
+    ends: dict[int, Callable[[], Any]] = field(default_factory=dict)
+    """Stage -> ``end_task`` of its instance."""
+
+    def end_task(self) -> list[Any]:
+        """Return what each stage has to tell of the task, in order.
+
+        Raises
+        ------
+        DataError
+            It is nothing that can be told: numbers, texts, lists and dicts can.
+        """
+        told = []
+        for number in range(len(self.flows)):
+            end = self.ends.get(number)
+            told.append(None if end is None else plain(end(), f"end_task() of stage {number}, {self.where}"))
+        return told
+
+
+def plain(value: Any, where: str) -> Any:
+    """Return a value as builtin ones; numbers of NumPy are numbers."""
+    import msgspec
+
+    try:
+        return msgspec.to_builtins(value, enc_hook=lambda other: other.item())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where} returned {str(value)[:60]!r}: return numbers, texts, lists or dicts") from error
+
+
+def step_sizes(item: Any) -> tuple[int | None, int | None]:
+    """Return the rows and the bytes of what goes from step to step, as far as it has any."""
+    if isinstance(item, Given):
+        item = item.value
+    elif isinstance(item, tuple):
+        item = item[0]
+    if isinstance(item, list):
+        return len(item), None
+    if type(item).__module__.partition(".")[0] == "pandas" and hasattr(item, "memory_usage"):
+        return len(item), int(item.memory_usage(index=False).sum())
+    return sizes_of(item)
 
 
 class _Stage:
@@ -135,6 +175,14 @@ class _Stage:
             error.add_note(f"while {function.name} was constructed")
             self.told(error)
             raise
+        for name, hooks in (("begin_task", None), ("end_task", self.state.ends)):
+            hook = getattr(called, name, None)
+            if not callable(hook):
+                continue
+            if hooks is None:
+                hook()
+            else:
+                hooks[self.number] = hook
         if function.setup_seconds is not None:
             self.state.setup_seconds[self.number] = function.setup_seconds
         return called
