@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import workspan as ws
-from workspan.dataset.execute import OperatorRun
+from workspan.dataset.figures import Figure, Tally
 from workspan.dataset.plan import make_plan
 from workspan.dataset.record import BlockTimes, Flow, StepFigures, TaskRecord, pack, unpack
-from workspan.dataset.figures import Figure, Tally
+from workspan.dataset.runs import OperatorRun
 from workspan.dataset.stats import DatasetSummary
-from workspan.dataset.tally import OperatorTally, summarise
+from workspan.dataset.tally import summarise
 from workspan.dataset.text import render
 from workspan.errors import DataError, NotInReportError
 

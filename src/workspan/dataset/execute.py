@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -29,28 +29,26 @@ from workspan.dataset.pace import Pace, Paced
 from workspan.dataset.plan import bundled
 from workspan.dataset.record import pack
 from workspan.dataset.results import Place, drop_result, read_record
+from workspan.dataset.runs import OperatorRun
 from workspan.dataset.sinks import disk, write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
-from workspan.dataset.stats import OperatorMetrics
-from workspan.dataset.tally import OperatorTally
 from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
-from workspan.schedule.state import TaskState
 
 if TYPE_CHECKING:
     from workspan.dataset.manifest import Existing
     from workspan.dataset.plan import Operator, Plan, Segment
     from workspan.dataset.record import TaskRecord
     from workspan.dataset.sources import Piece
+    from workspan.dataset.stats import OperatorMetrics
     from workspan.dataset.task import Mode
-    from workspan.report.task import RunReport
     from workspan.run.session import Session
     from workspan.schedule.spec import TaskSpec
 
-__all__ = ["Execution", "OperatorRun", "RunOptions"]
+__all__ = ["Execution", "RunOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,55 +69,6 @@ class RunOptions:
         if self.max_workers is not None:
             return self.max_workers
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclass
-class OperatorRun:
-    """One operator in one execution."""
-
-    operator: Operator
-    folder: Path
-    function: MapTask
-    count: int
-    """Tasks."""
-    source_rows: int | None = None
-    report: RunReport | None = None
-    fresh: dict[int, float] = field(default_factory=dict)
-    """Tasks that this execution ran -> when the driver knew of it, in seconds since the epoch."""
-    state: TaskState | None = None
-    """Counters of its tasks; ``None``: it has not begun."""
-
-    began_at: float | None = None
-    results_waiting: Callable[[], int] = lambda: 0
-    """Results that the next operator has not used yet."""
-    _tally: OperatorTally | None = None
-    _told: set[int] = field(default_factory=set)
-
-    def metrics(self, first: int) -> OperatorMetrics:
-        """Return how far it has come; its number is counted on from *first*."""
-        tally = self._tally = self._tally or OperatorTally(self.operator, self.began_at)
-        for index, seen_at in list(self.fresh.items()):
-            if index not in self._told and (record := read_record(self.folder, index)) is not None:
-                self._told.add(index)
-                tally.add(record, seen_at=seen_at)
-        state = self.state or TaskState()
-        return OperatorMetrics(
-            number=self.operator.number + first,
-            name=self.operator.name,
-            tasks=self.count,
-            waiting=state.pending_count,
-            ready=state.ready_count,
-            running=state.processing_count,
-            finished=state.completed_count,
-            failed=state.failed_count + state.orphaned_count,
-            results_waiting=self.results_waiting(),
-            summary=tally.summary(self.operator.number + first),
-        )
-
-    def records(self) -> list[TaskRecord]:
-        """Return the records of all tasks that have finished, in order."""
-        found = (read_record(self.folder, index) for index in range(self.count))
-        return [record for record in found if record is not None]
 
 
 class _OperatorTask(Task):

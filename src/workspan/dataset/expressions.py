@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -88,14 +89,21 @@ def _evaluated(expression: Any, table: pa.Table) -> Any:
 
 def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
     """Run one node over a table: in this thread, since the other processors have workers of their own."""
-    from pyarrow import acero  # with all that it imports it is dear, and most workers have no expression
-
+    acero = _acero()
     if kind == "filter":
         options = acero.FilterNodeOptions(expression)
     else:
         options = acero.ProjectNodeOptions([expression], ["value"])
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     return acero.Declaration.from_sequence([source, acero.Declaration(kind, options)]).to_table(use_threads=False)
+
+
+def _acero() -> Any:
+    """Return the module of nodes: imported where it is needed, and without pandas, which its public face drags in."""
+    try:
+        return import_module("pyarrow._acero")
+    except ImportError:
+        return import_module("pyarrow.acero")
 
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:

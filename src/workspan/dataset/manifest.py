@@ -95,8 +95,8 @@ class Manifest:
         foreign = [name for name in found if not _MADE.fullmatch(name)]
         if foreign:
             raise ConfigurationError(
-                f"{sink.folder!r} has files that no write of a dataset has made ({foreign[0]!r} for example, of "
-                f"{len(foreign)}), and existing='overwrite' does not remove those: move them, or write to another folder"
+                f"{sink.folder!r} has files that no write of a dataset has made ({foreign[0]!r} for "
+                f"example, of {len(foreign)}), and existing='overwrite' removes none of those: move them, or write to another folder"
             )
         try:
             for name in found:

@@ -20,7 +20,7 @@ from workspan.dataset.task import result_pieces
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from workspan.dataset.execute import OperatorRun
+    from workspan.dataset.runs import OperatorRun
 
 __all__ = ["Place", "drop_result", "kept_pieces", "read_record", "read_tables", "tables_of"]
 

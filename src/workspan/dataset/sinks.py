@@ -123,7 +123,8 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
             done, writer = writer, None
             with part.disk():
                 done.close()
-                file.close()
+                if file is not None:
+                    file.close()
             part.written = True
     finally:
         if writer is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.dataset.batching import batches
 from workspan.dataset.blocks import batch_of, first_rows
-from workspan.dataset.results import tables_of
 from workspan.dataset.figures import Tally
+from workspan.dataset.results import tables_of
 from workspan.dataset.stats import IterationSummary
 from workspan.dataset.task import HOLD, STOP
 

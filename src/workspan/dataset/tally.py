@@ -16,9 +16,9 @@ from workspan.steps import Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workspan.dataset.execute import OperatorRun
     from workspan.dataset.plan import Operator
     from workspan.dataset.record import Flow, StepFigures, TaskRecord
+    from workspan.dataset.runs import OperatorRun
     from workspan.dataset.stats import IterationSummary
     from workspan.steps import Step
 

@@ -359,8 +359,8 @@ class _Run:
         """Refuse an attempt whose blocks have other values."""
         if number < len(self._digests) and digest(item) != self._digests[number]:
             raise DataError(
-                f"{self._task.operator.name}, {self._state.where}: attempt {attempt} made other values in block {number} "
-                "than an attempt before, so it cannot take over: retries need functions that do the same"
+                f"{self._task.operator.name}, {self._state.where}: attempt {attempt} made other values in block "
+                f"{number} than an attempt before, so it cannot take over: retries need functions that do the same"
             )
 
     def _back_off(self, attempt: int) -> None:

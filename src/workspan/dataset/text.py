@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workspan.dataset.figures import Figure
     from workspan.dataset.stats import (
         DatasetSummary,
-        Figure,
         IterationSummary,
         OperatorSummary,
         StageSummary,
