@@ -96,7 +96,8 @@ class Manifest:
         if foreign:
             raise ConfigurationError(
                 f"{sink.folder!r} has files that no write of a dataset has made ({foreign[0]!r} for "
-                f"example, of {len(foreign)}), and existing='overwrite' removes none of those: move them, or write to another folder"
+                f"example, of {len(foreign)}), and existing='overwrite' removes none of those: move them, or write to "
+                "another folder"
             )
         try:
             for name in found:
