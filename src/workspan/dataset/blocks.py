@@ -27,6 +27,7 @@ __all__ = [
     "guess",
     "hand_over",
     "is_guess",
+    "no_rows",
     "rows_in",
     "rows_of",
     "table_of_batch",
@@ -62,6 +63,11 @@ def certain(table: pa.Table) -> pa.Table:
         return table
     left = {name: value for name, value in table.schema.metadata.items() if name not in _GUESS}
     return table.replace_schema_metadata(left or None)
+
+
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows; ``schema.empty_table()`` imports pandas first."""
+    return pa.Table.from_batches([], schema)
 
 
 def first_rows(table: pa.Table, rows: int) -> pa.Table:

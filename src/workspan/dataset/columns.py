@@ -128,7 +128,7 @@ def from_numpy(values: _Array, null: _Array | None = None) -> Any:
         raise ValueError("it is a single number, not one value a row")
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    if isinstance(values, np.ma.MaskedArray):
+    if type(values) is not np.ndarray and "numpy.ma" in sys.modules and isinstance(values, np.ma.MaskedArray):
         if values.ndim > 1 and np.ma.is_masked(values):
             raise ValueError("values of an array of several axes are masked, and a tensor has no place for nulls")
         if np.ma.is_masked(values) and values.dtype.kind not in "iufb":

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import clash, is_guess
+from workspan.dataset.blocks import clash, is_guess, no_rows
 from workspan.dataset.failures import map_error
 from workspan.dataset.figures import Tally
 from workspan.dataset.manifest import Manifest, open_plan
@@ -172,7 +172,7 @@ class Execution:
         records = run.records()
         schemas = {record.schema: record for record in records if record.schema is not None and record.written}
         if len(schemas) > 1:
-            empty = [_schema(data).empty_table() for data in schemas]
+            empty = [no_rows(_schema(data)) for data in schemas]
             try:
                 pa.unify_schemas([table.schema for table in empty], promote_options="permissive")
             except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -181,7 +181,7 @@ class Execution:
         if any(record.written is not None for record in records):
             return
         found = [_schema(record.schema) for record in records if record.schema is not None]
-        known = [schema for schema in found if not is_guess(schema.empty_table())] or found
+        known = [schema for schema in found if not is_guess(no_rows(schema))] or found
         if known:
             op = run.operator.ops[-1]
             assert isinstance(op, Write)
@@ -417,7 +417,7 @@ class Execution:
             if pieces:
                 bundles.append(tuple(pieces))
         if not bundles:
-            empty = pa.table({}) if schema is None else schema.empty_table()
+            empty = pa.table({}) if schema is None else no_rows(schema)
             none: Piece = MemoryPiece("no rows", 0, empty)
             none = self._sent(0, none) if self._has_workers() else none
             bundles.append((none,))

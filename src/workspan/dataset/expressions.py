@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import guess, is_guess
+from workspan.dataset.blocks import guess, is_guess, no_rows
 from workspan.dataset.formats import told_names
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
     from workspan.dataset.ops import Filter, Project
 
-__all__ = ["filtered", "projected"]
+__all__ = ["filtered", "nodes", "projected"]
 
 
 def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
@@ -80,7 +80,7 @@ def _guessed(op: Project, table: pa.Table) -> pa.Table:
         table = table.drop_columns([name for name in op.columns if name in names])
     elif op.kind == "Rename":
         table = table.rename_columns([op.renames.get(name, name) for name in names])
-    return guess(table.schema).empty_table()
+    return no_rows(guess(table.schema))
 
 
 def _evaluated(expression: Any, table: pa.Table) -> Any:
@@ -89,7 +89,7 @@ def _evaluated(expression: Any, table: pa.Table) -> Any:
 
 def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
     """Run one node over a table: in this thread, since the other processors have workers of their own."""
-    acero = _acero()
+    acero = nodes()
     if kind == "filter":
         options = acero.FilterNodeOptions(expression)
     else:
@@ -98,7 +98,7 @@ def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
     return acero.Declaration.from_sequence([source, acero.Declaration(kind, options)]).to_table(use_threads=False)
 
 
-def _acero() -> Any:
+def nodes() -> Any:
     """Return the module of nodes: imported where it is needed, and without pandas, which its public face drags in."""
     try:
         return import_module("pyarrow._acero")

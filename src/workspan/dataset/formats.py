@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workspan.dataset.batching import BLOCK_BYTES
+from workspan.dataset.blocks import no_rows
 from workspan.dataset.sources import FilePiece, Source, find_files
 from workspan.errors import DataError
 
@@ -144,7 +145,7 @@ def _read_csv(
                     if fresh.num_rows:
                         yield pa.Table.from_batches([fresh])
                 if not given:
-                    yield reader.schema.empty_table()
+                    yield no_rows(reader.schema)
                 return
         except pa.ArrowInvalid as error:
             if not _is_too_long(error, size):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import certain, clash, is_guess
+from workspan.dataset.blocks import certain, clash, is_guess, no_rows
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def commit(part: Part, parts: Iterable[Part]) -> Iterator[Written]:
 def write_empty(sink: Sink, schema: pa.Schema) -> Written:
     """Write a file without rows under the name of the first task's, so that the columns are not lost with the rows."""
     part = Part(sink, 0, "no rows at all")
-    (written,) = commit(part, write(part, prepare(part, [certain(schema.empty_table())])))
+    (written,) = commit(part, write(part, prepare(part, [certain(no_rows(schema))])))
     return written
 
 
@@ -201,7 +201,7 @@ def _fitted(table: pa.Table, schema: pa.Schema, part: Part) -> pa.Table:
             return pa.table(columns, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         pass
-    raise DataError(f"{part.sink.name}, {part.where}: {clash([schema.empty_table(), table])}")
+    raise DataError(f"{part.sink.name}, {part.where}: {clash([no_rows(schema), table])}")
 
 
 # -- kinds -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from workspan.dataset import sinks
 from workspan.dataset.blocks import digest
+from workspan.dataset.expressions import nodes
 from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack
 from workspan.dataset.retry import back_off, may_retry
 from workspan.dataset.sources import ArrowPiece
@@ -106,6 +107,8 @@ class MapTask:
         for op in self.operator.ops:
             if op.name in _MODULES:
                 import_module(_MODULES[op.name])
+            elif getattr(op, "expression", None) is not None:
+                nodes()
 
     def __call__(self, block: Block) -> None:
         """Run one task."""

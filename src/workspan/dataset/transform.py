@@ -23,6 +23,7 @@ from workspan.dataset.blocks import (
     first_rows,
     guess,
     hand_over,
+    no_rows,
     rows_in,
     rows_of,
     table_of_batch,
@@ -240,7 +241,7 @@ def _passed(tables: Iterator[pa.Table], schema: Callable[[], pa.Schema | None]) 
     if not given:
         if known is None or not len(known):
             known = schema() or known
-        yield pa.table({}) if known is None else known.empty_table()
+        yield pa.table({}) if known is None else no_rows(known)
 
 
 def stage_steps(op: Op, number: int, state: TaskState, *, shape: Shape | None) -> list[Step]:
