@@ -360,7 +360,14 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path, where: str) -> None:
         ws.range(2).write_parquet(paths["out"], tracking_path=paths["tracking"], **SERIAL)
 
 
-@pytest.mark.parametrize("call", [lambda: ws.read_parquet(3), lambda: ws.read_csv(b"in"), lambda: ws.range(1).write_json(3)])  # type: ignore[arg-type]  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ws.read_parquet(3),  # type: ignore[arg-type]
+        lambda: ws.read_csv(b"in"),  # type: ignore[arg-type]
+        lambda: ws.range(1).write_json(3),  # type: ignore[arg-type]
+    ],
+)
 def test_what_is_no_path_is_told(call: Any) -> None:
     """The value and its type."""
     with pytest.raises(TypeError, match=r"(3|b'in')\): a (int|bytes) is no path"):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import workspan as ws
+from workspan.dataset.execute import Execution, RunOptions
 from workspan.dataset.stream import Backlog, Iteration
 from workspan.errors import MapError, WorkspanError
 
@@ -547,6 +548,28 @@ def test_an_operator_is_held_only_while_the_next_one_lives(tmp_path: Path) -> No
     pace.settle([1, 1])
     pace.close()
     assert not hold.exists()
+
+
+def test_waiting_never_takes_a_task_over_its_deadline(tmp_path: Path, fake: FakeTime) -> None:
+    """A task that is not wanted yet goes on after half of its time; it is told how long it waited (M91)."""
+    from workspan.dataset.results import read_record
+
+    data = ws.range(4, blocks=1)
+    plan, real = data._plan(), Execution._run_segment
+    execution = Execution(plan, RunOptions(engine="serial", timeout=8.0), "drop")
+
+    def run(self: Any, *args: Any) -> None:
+        (self.place.folder("1-ReadRange") / "hold").touch()
+        real(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Execution, "_run_segment", run)
+        execution.run()
+    record = read_record(execution.runs[0].folder, 0)
+    assert record is not None
+    assert record.held_seconds == pytest.approx(4.0, abs=0.01)
+    assert record.wall_seconds == pytest.approx(0.0, abs=0.01)
+    execution.place.remove()
 
 
 @pytest.mark.parametrize("tracked", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import weakref
 from typing import Any
 
@@ -449,8 +450,8 @@ def test_frames_and_rows_with_maps_go_through() -> None:
         ws.from_arrow(TYPED).select("m").map_batches(lambda frame: frame, batch_format="pandas"),
     ):
         assert through.to_arrow(engine="serial").column("m").to_pylist() == TYPED.column("m").to_pylist()
+    wrong = named("wrong", importlib.import_module("pandas").DataFrame({"m": [1, "a"]}))
     with pytest.raises(DataError, match=r"MapBatches\(wrong\), block 0.*column 'm'.*int, str"):
-        wrong = named("wrong", __import__("pandas").DataFrame({"m": [1, "a"]}))
         ws.range(2).map_batches(wrong).to_arrow(engine="serial")
 
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -62,6 +63,14 @@ class RunOptions:
     progress: Any = False
     resources: Mapping[str, int] | None = None
     timeout: Any = None
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a task may wait until it is wanted: that is time of its deadline too, of which half is left."""
+        timeout = self.timeout
+        if timeout is None:
+            return inf
+        return 0.5 * (timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout))
 
     @property
     def workers(self) -> int:
@@ -250,6 +259,7 @@ class Execution:
                 stale.unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
+            function.patience = self.options.patience
             source_rows = None if runs else rows
             runs.append(OperatorRun(operator, folder, function, len(bundles), source_rows, began_at=self.began_at))
         return runs
@@ -265,8 +275,10 @@ class Execution:
             any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
         ]
         enough = _Enough(runs[-1], segment.limit)
-        # As much as keeps the workers of the next operator busy; in this process tasks take turns by themselves.
-        pace = Pace([run.folder for run in runs], [2 * self._workers_of(run) + 2 for run in runs[1:]])
+        # As much as keeps the workers of the next operator busy. In this process tasks take turns by themselves, and one
+        # that waited for another would wait for ever.
+        is_free = not self._has_workers()
+        pace = Pace([r.folder for r in runs], [inf if is_free else 2 * self._workers_of(r) + 2 for r in runs[1:]])
         stop = self.stop if segment.limit is None else Event()
 
         def listen(task_id: str, index: int, done: bool) -> None:

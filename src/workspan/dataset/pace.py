@@ -37,7 +37,7 @@ class Pace:
         affair.
     """
 
-    def __init__(self, folders: Sequence[Path], most: Sequence[int]) -> None:
+    def __init__(self, folders: Sequence[Path], most: Sequence[float]) -> None:
         self._files = [folder / HOLD for folder in folders]
         self._most = list(most)
         self._waiting = [0] * len(folders)

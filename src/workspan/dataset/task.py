@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,6 +96,8 @@ class MapTask:
         self.folder = folder
         self.upstream = upstream
         self._place = folder.parent
+        self.patience = inf
+        """Seconds after which a task goes on although it is not wanted yet."""
         self.raised: dict[int, BaseException] = {}
         """Task -> what it raised, where that was in this process."""
 
@@ -139,7 +142,7 @@ class MapTask:
         if not self._is_held():
             return 0.0
         with section("waiting for the consumer"):
-            while self._is_held():
+            while self._is_held() and time.perf_counter() - begin < self.patience:
                 time.sleep(_HOLD_SECONDS)
         return time.perf_counter() - begin
 
