@@ -275,8 +275,8 @@ class Execution:
             any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
         ]
         enough = _Enough(runs[-1], segment.limit)
-        # As much as keeps the workers of the next operator busy. In this process tasks take turns by themselves, and one
-        # that waited for another would wait for ever.
+        # As much as keeps the workers of the next operator busy. In this process tasks take turns by themselves, and
+        # one that waited for another would wait for ever.
         is_free = not self._has_workers()
         pace = Pace([r.folder for r in runs], [inf if is_free else 2 * self._workers_of(r) + 2 for r in runs[1:]])
         stop = self.stop if segment.limit is None else Event()
