@@ -460,6 +460,19 @@ def test_a_block_that_is_not_tried_again_was_tried_once() -> None:
     assert [failure.attempts for failure in task.failed_blocks] == [1]
 
 
+def test_a_result_that_is_gone_is_not_taken_for_no_rows(tmp_path: Path) -> None:
+    """A power cut may lose that a task is done, and not that its input was removed: that is told (R25)."""
+    data = ws.range(4, blocks=1).options(fuse=False).map_batches(double)
+    run = data.materialize(
+        engine="serial", progress=False, tracking_path=tmp_path / "run"
+    )._source.parent.execution.runs
+    assert run[1].function.where(0) == "block 0"
+    with pytest.raises(
+        ValueError, match=r"MapBatches\(double\), block 0: 0 of 1 files with the result of the operator"
+    ):
+        run[1].function.inputs(0)
+
+
 def test_another_content_cannot_take_over_either(pauses: list[float]) -> None:
     """Where all values of repeated blocks are compared, other ones are refused; by their rows they would pass (M64)."""
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from workspan.dataset import sinks
 from workspan.dataset.blocks import digest
 from workspan.dataset.expressions import nodes
-from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack
+from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack, unpack
 from workspan.dataset.retry import back_off, may_retry
 from workspan.dataset.sources import ArrowPiece
 from workspan.dataset.transform import TaskState, step_sizes
@@ -164,11 +164,25 @@ class MapTask:
         return f"block {index} ({bundle[0].label}{' and others' if len(bundle) > 1 else ''})"
 
     def inputs(self, index: int) -> list[Piece]:
-        """Return what a task reads."""
+        """Return what a task reads.
+
+        Raises
+        ------
+        DataError
+            What the operator before has left is not there any more: its rows must not be taken for none.
+        """
         if self.bundles is not None:
             return list(self.bundles[index])
         assert self.upstream is not None
-        return list(result_pieces(self.upstream, index))
+        found = list(result_pieces(self.upstream, index))
+        expected = unpack((self.upstream / f"{index}.record").read_bytes()).files
+        if len(found) < expected:
+            raise DataError(
+                f"{self.operator.name}, {self.where(index)}: {len(found)} of {expected} files with the result of the "
+                f"operator before are in {str(self.upstream)!r}: delete the tracking_path and the output, and begin "
+                "anew"
+            )
+        return found
 
 
 def result_pieces(folder: Path, index: int) -> Iterator[ArrowPiece]:
