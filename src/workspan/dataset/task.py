@@ -174,7 +174,7 @@ class MapTask:
         if self.bundles is not None:
             return list(self.bundles[index])
         assert self.upstream is not None
-        found = list(result_pieces(self.upstream, index))
+        found: list[Piece] = list(result_pieces(self.upstream, index))
         expected = unpack((self.upstream / f"{index}.record").read_bytes()).files
         if len(found) < expected:
             raise DataError(
