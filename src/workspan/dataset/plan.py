@@ -3,7 +3,7 @@
 Consecutive operators become one, unless something keeps them apart, which :attr:`Operator.apart` tells of:
 
 - a stage with a class of its own in each worker is the last one with a function in its operator;
-- workers of another number, or with other requirements, than those of the operator before;
+- workers of another number, or with other requirements, than those of the operator before, or blocks of another size;
 - a limit, which holds for all rows: what comes after it begins when it has been reached.
 
 An operator that changes the number of rows is no reason: batches are filled within the task, whatever comes.
