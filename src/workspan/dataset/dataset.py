@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workspan.dataset.plan import Plan
     from workspan.dataset.stats import DatasetSummary, OperatorMetrics
     from workspan.dataset.task import Mode
+    from workspan.report.forecast import Forecast
     from workspan.report.task import RunReport
 
 __all__ = ["Dataset"]
@@ -298,6 +299,42 @@ class Dataset:
 
     # -- what it cost ------------------------------------------------------------------------------------------------
 
+    def forecast(
+        self,
+        workers: int | None = None,
+        *,
+        writes: Literal["parquet", "csv", "json"] | None = None,
+        **run: Unpack[RunKeywords],
+    ) -> Forecast:
+        """Say what an execution will take, from what its operators took in earlier ones. Nothing runs.
+
+        Parameters
+        ----------
+        workers
+            Workers of each operator; ``None``: as the run would have them.
+        writes
+            That its rows are written, and how; ``None``: they are not.
+        **run
+            As for the run: with its *tracking_path* the tasks that are done are left out.
+
+        Raises
+        ------
+        ConfigurationError
+            There is a limit in the middle of the dataset.
+        """
+        from workspan.dataset.forecast import forecast_plan
+
+        what = self
+        if writes is not None:
+            kinds = {"parquet": "WriteParquet", "csv": "WriteCSV", "json": "WriteJSON"}
+            if writes not in kinds:
+                raise ConfigurationError(f"writes={writes!r} is not known: use 'parquet', 'csv' or 'json'")
+            what = self._with(Write(sinks.Sink(kinds[writes], "", "", sinks.JsonWriter)))
+        options = run_options(run)
+        return forecast_plan(
+            what._plan(), options.workers, workers, tracking=options.tracking_path, resources=options.resources
+        )
+
     def explain(self) -> str:
         """Return what would run, as text: operators, why they are not fused, tasks, batches, steps. Nothing runs."""
         return self._plan().explain()
@@ -327,6 +364,11 @@ class Dataset:
     def report(self) -> RunReport | None:
         """Return the report of the last execution as a blockwise run; ``None`` before the first."""
         return None if self._last is None else self._last.report()
+
+    def _repr_html_(self) -> str:
+        from workspan.dataset.shown import dataset_html
+
+        return dataset_html(self, self._plan)
 
     def __repr__(self) -> str:
         names = "->".join([self._source.name, *(op.name for op in self._ops)])

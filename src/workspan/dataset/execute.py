@@ -24,24 +24,26 @@ import pyarrow as pa
 from workspan.dataset.blocks import clash, is_guess, no_rows
 from workspan.dataset.failures import map_error
 from workspan.dataset.figures import Tally
+from workspan.dataset.forecast import BundleRows, operator_mark, rows_of_bundles, task_id_of
 from workspan.dataset.manifest import Manifest, open_plan
 from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.pace import Pace, Paced
 from workspan.dataset.plan import bundled
 from workspan.dataset.record import pack
 from workspan.dataset.results import Place, drop_result, read_record
-from workspan.dataset.runs import OperatorRun
+from workspan.dataset.runs import Enough, OperatorRun
 from workspan.dataset.sinks import disk, write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
+from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
 
 if TYPE_CHECKING:
     from workspan.dataset.manifest import Existing
-    from workspan.dataset.plan import Operator, Plan, Segment
+    from workspan.dataset.plan import Plan, Segment
     from workspan.dataset.record import TaskRecord
     from workspan.dataset.sources import Piece
     from workspan.dataset.stats import OperatorMetrics
@@ -83,9 +85,15 @@ class RunOptions:
 class _OperatorTask(Task):
     """A task that tries again what was lost, and not what its function refused."""
 
+    takes_orders = False  # they are in the options already
+
     def __init__(self, execution: Execution, run: OperatorRun, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._execution, self._run = execution, run
+
+    def history_marks(self) -> tuple[str | None, str | None]:
+        """Return what tells this operator and the sizes of its tasks from others: not where its results are."""
+        return operator_mark(self._run.operator), self._run.sizes.mark
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
         """Look for the results of tasks that were done before."""
@@ -115,6 +123,7 @@ class Execution:
         if options.tracking_path is not None and not isinstance(options.tracking_path, (str, os.PathLike)):
             kind = type(options.tracking_path).__name__
             raise UsageTypeError(f"tracking_path={options.tracking_path!r} is a {kind}: pass a folder")
+        options = _as_ordered(plan, options, mode)
         self.plan = plan
         self.options = options
         self.mode: Mode = mode
@@ -252,6 +261,7 @@ class Execution:
         self, segment: Segment, bundles: list[tuple[Piece, ...]], mode: Mode, rows: int | None
     ) -> list[OperatorRun]:
         runs: list[OperatorRun] = []
+        sizes = BundleRows(rows_of_bundles(bundles))
         for operator in segment.operators:
             last = operator is segment.operators[-1]
             folder = self.place.folder(operator.slug)
@@ -261,7 +271,8 @@ class Execution:
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
             function.patience = self.options.patience
             source_rows = None if runs else rows
-            runs.append(OperatorRun(operator, folder, function, len(bundles), source_rows, began_at=self.began_at))
+            made = OperatorRun(operator, folder, function, len(bundles), source_rows, sizes, began_at=self.began_at)
+            runs.append(made)
         return runs
 
     # -- one segment --------------------------------------------------------------------------------------------------
@@ -274,7 +285,7 @@ class Execution:
         tolerant = [
             any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
         ]
-        enough = _Enough(runs[-1], segment.limit)
+        enough = Enough(runs[-1], segment.limit)
         # As much as keeps the workers of the next operator busy. In this process tasks take turns by themselves, and
         # one that waited for another would wait for ever.
         is_free = not self._has_workers()
@@ -357,7 +368,7 @@ class Execution:
         return _OperatorTask(
             self,
             run,
-            _task_id(operator),
+            task_id_of(operator),
             Roi((0,), (run.count,)),
             Roi((0,), (1,)),
             Roi((0,), (1,)),
@@ -369,6 +380,7 @@ class Execution:
             tracking_path=False if self.tracking is None else self.tracking / operator.slug,
             resource_tracking=options.resource_tracking,
             requires=operator.requires,
+            n_ref=run.sizes,
         )
 
     def _workers_of(self, run: OperatorRun) -> int:
@@ -399,7 +411,7 @@ class Execution:
         if self.stop.is_set():
             return
         for run in runs:
-            report = None if run.report is None else run.report.tasks.get(_task_id(run.operator))
+            report = None if run.report is None else run.report.tasks.get(task_id_of(run.operator))
             if report is not None and report.outcome != "completed":
                 first = report.failed_blocks[0] if report.failed_blocks else None
                 told = "" if first is None else f"; {run.function.where(first.cell[0])}: {first.error}"
@@ -436,22 +448,20 @@ class Execution:
         return bundles
 
 
-class _Enough:
-    """Tells when the first tasks, in order, have as many rows as a limit asks for."""
-
-    def __init__(self, run: OperatorRun, limit: int | None) -> None:
-        self._run, self._limit = run, limit
-        self._next = self._rows = 0
-        self.is_reached = False
-
-    def reached(self) -> bool:
-        if self._limit is None or self.is_reached:
-            return False
-        while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
-            self._rows += sum(block.rows for block in record.blocks)
-            self._next += 1
-        self.is_reached = self._next > 0 and self._rows >= self._limit  # an empty result has columns too
-        return self.is_reached
+def _as_ordered(plan: Plan, options: RunOptions, mode: Mode) -> RunOptions:
+    """Return *options* as changed by whoever started the program; only what is written is tracked."""
+    asked = in_force()
+    if asked is None:
+        return options
+    asked.before(plan)
+    asked.datasets += 1
+    tracking = asked.tracking if mode == "write" and asked.tracking is not None else options.tracking_path
+    return replace(
+        options,
+        engine=options.engine if asked.engine is None else asked.engine,
+        max_workers=options.max_workers if asked.max_workers is None else asked.max_workers,
+        tracking_path=tracking,
+    )
 
 
 def _check_apart(plan: Plan, folder: str) -> None:
@@ -473,8 +483,3 @@ def _finished(run: OperatorRun, index: int) -> TaskRecord:
     if record is None:
         raise TrackingError(f"{run.operator.name}: task {index} is done, and its record is not in {str(run.folder)!r}")
     return record
-
-
-def _task_id(operator: Operator) -> str:
-    text = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in operator.name)
-    return f"{operator.number} {text}"[:150]

@@ -65,3 +65,8 @@ class DatasetRun:
     def report(self) -> RunReport | None:
         """Return the report of its tasks as of any blockwise run; ``None``: nothing ran."""
         return next((run.report for run in reversed(self.execution.runs) if run.report is not None), None)
+
+    def _repr_html_(self) -> str:
+        from workspan.dataset.shown import run_html
+
+        return run_html(self)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workspan.dataset.forecast import BundleRows
 from workspan.dataset.results import read_record
 from workspan.dataset.stats import OperatorMetrics
 from workspan.dataset.tally import OperatorTally
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from workspan.dataset.task import MapTask
     from workspan.report.task import RunReport
 
-__all__ = ["OperatorRun"]
+__all__ = ["Enough", "OperatorRun"]
 
 
 @dataclass
@@ -31,6 +32,8 @@ class OperatorRun:
     count: int
     """Tasks."""
     source_rows: int | None = None
+    sizes: BundleRows = field(default_factory=lambda: BundleRows(None))
+    """Rows that each task reads from the source."""
     report: RunReport | None = None
     fresh: dict[int, float] = field(default_factory=dict)
     """Tasks that this execution ran -> when the driver knew of it, in seconds since the epoch."""
@@ -68,3 +71,22 @@ class OperatorRun:
         """Return the records of all tasks that have finished, in order."""
         found = (read_record(self.folder, index) for index in range(self.count))
         return [record for record in found if record is not None]
+
+
+class Enough:
+    """Tells when the first tasks, in order, have as many rows as a limit asks for."""
+
+    def __init__(self, run: OperatorRun, limit: int | None) -> None:
+        self._run, self._limit = run, limit
+        self._next = self._rows = 0
+        self.is_reached = False
+
+    def reached(self) -> bool:
+        """Whether there are."""
+        if self._limit is None or self.is_reached:
+            return False
+        while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
+            self._rows += sum(block.rows for block in record.blocks)
+            self._next += 1
+        self.is_reached = self._next > 0 and self._rows >= self._limit  # an empty result has columns too
+        return self.is_reached

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.engines.logs import worker_log_basename
 from workspan.errors import EngineError
 from workspan.report.aggregate import TaskAggregate
+from workspan.report.history import BlockSamples
 from workspan.report.parts import BlockFailure, TaskPlace
 from workspan.report.task import RunReport
 from workspan.report.timeline import TaskTimeline
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats
     from workspan.report.task import TaskReport
     from workspan.run.clock import RunClock
+    from workspan.run.costs import BlockCosts
     from workspan.schedule.events import Cause, Exit, SkipReason, Steps
     from workspan.schedule.state import TaskState
     from workspan.store.tracking import TrackingStore
@@ -46,6 +48,9 @@ class TaskBook:
     store: TrackingStore | None
     aggregate: TaskAggregate
     timeline: TaskTimeline = field(default_factory=TaskTimeline)
+    costs: BlockCosts | None = None
+    """Sums up what is done by its size; ``None``: all blocks are alike, or nobody asks."""
+    samples: BlockSamples = field(default_factory=BlockSamples)
     times: memoryview[float] | None = None
     """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
     failed_before: dict[int, int] = field(default_factory=dict)
@@ -75,6 +80,8 @@ class RunRecord:
     ----------
     events
         Number of calls so far: changes whenever anything happened.
+    has_workers
+        As given.
     stale_results, refused_messages
         As of the report; set by whoever counts them.
     """
@@ -94,7 +101,7 @@ class RunRecord:
         self.events = 0
         self._clock = clock
         self._epoch = clock.at(0.0)
-        self._has_workers = has_workers
+        self._has_workers = self.has_workers = has_workers
         self._log_dir = log_dir
         self._task_of: dict[int, int] = {}
         self._guests: set[int] = set()
@@ -177,6 +184,9 @@ class RunRecord:
         if times is not None:
             times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
         book.aggregate.done(elapsed, stats, steps)
+        if book.costs is not None:
+            book.costs.take(index)
+        book.samples.add(index, elapsed, worker)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
         self.listener(book.task_id, index, True)

@@ -6,7 +6,7 @@ import logging
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from workspan.engines.base import Engine
     from workspan.report.task import RunReport
     from workspan.run.clock import RunClock
+    from workspan.run.remaining import RunRemaining
     from workspan.run.task import Task
     from workspan.schedule.events import Decision, SkipReason
     from workspan.schedule.spec import PipelineSpec
@@ -122,6 +123,8 @@ class Session:
         self.signal: signal.Signals | None = None
         self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
+        self.dispatcher: Dispatcher | None = None
+        """Who has which block; none before the run, and in the debug mode."""
         self.started = False
         """Something may have run: from here on there is a report."""
         for entry in spec.tasks:
@@ -174,6 +177,13 @@ class Session:
         self._resources.close()
         self._stores.close(keep_new=self.started)
 
+    @cached_property
+    def remaining(self) -> RunRemaining:
+        """What is left of each task; nobody looks unless it is asked."""
+        from workspan.run.remaining import RunRemaining
+
+        return RunRemaining(self)
+
     # -- driving ---------------------------------------------------------------------------------------------------
 
     def job(self) -> Job:
@@ -218,6 +228,7 @@ class Session:
         """
         one_at_a_time = not engine.has_workers
         dispatcher = Dispatcher(self.ledger, self.record, resources=resources, one_at_a_time=one_at_a_time)
+        self.dispatcher = dispatcher
         late: list[BaseException] = []
         with Interrupts(engine.wake) as interrupts:
             engine.open(self.job())
