@@ -80,6 +80,15 @@ def test_the_array_benchmark_runs_small(tmp_path: Path) -> None:
     assert {row["unit"] for row in rows} == {"s", "MB"}
 
 
+def test_the_dataset_benchmark_runs_small(tmp_path: Path) -> None:
+    """The job gives all its rows by hand, in this process and in workers, and so do the row functions."""
+    sizes = ["--rows", "400", "--files", "2", "--items", "60", "--rounds", "1", "--only", "loop", "rows"]
+    subprocess.run([sys.executable, FOLDER / "bench_dataset.py", *sizes, "--out", tmp_path], check=True, timeout=50)
+    rows = [json.loads((tmp_path / f"{name}.json").read_text())["rows"] for name in ("dataset", "dataset_rows")]
+    assert [len(part) for part in rows] == [5, 1]
+    assert all(row["ours"] > 0 and row["peer"] > 0 for part in rows for row in part)
+
+
 def test_the_step_benchmark_runs_small(tmp_path: Path) -> None:
     """The benchmark of step timers completes, with Ray or without, and writes a row for each case."""
     command = [sys.executable, FOLDER / "bench_steps.py", "--items", "400", "--rounds", "1", "--out", tmp_path]

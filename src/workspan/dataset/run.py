@@ -6,11 +6,12 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from workspan.dataset.stats import DatasetSummary, IterationSummary, summarise
+from workspan.dataset.tally import summarise
 from workspan.dataset.text import render
 
 if TYPE_CHECKING:
     from workspan.dataset.execute import Execution
+    from workspan.dataset.stats import DatasetSummary, IterationSummary
     from workspan.report.task import RunReport
 
 __all__ = ["DatasetRun"]
@@ -29,7 +30,12 @@ class DatasetRun:
         """Steps of each operator."""
         parent = execution.plan.source.parent
         self.summary = summarise(
-            execution.runs, iteration, None if parent is None else parent.summary, execution.driver_seconds
+            execution.runs,
+            iteration,
+            None if parent is None else parent.summary,
+            execution.driver_seconds,
+            execution.scheduling.figure(),
+            execution.began_at,
         )
         if execution.plan.options.log_stats:
             logger.info("%s", self.stats())

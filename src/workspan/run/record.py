@@ -47,8 +47,6 @@ class TaskBook:
     task_id: str
     layout: Layout
     state: TaskState
-    max_attempts: int
-    """How often a block is tried before it is given up."""
     tracked: bool
     """Executed blocks must come back measured."""
     store: TrackingStore | None
@@ -59,6 +57,8 @@ class TaskBook:
     samples: BlockSamples = field(default_factory=BlockSamples)
     times: memoryview[float] | None = None
     """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
+    failed_before: dict[int, int] = field(default_factory=dict)
+    """Block that is tried again -> attempts that have failed."""
 
 
 class RunRecord:
@@ -182,6 +182,7 @@ class RunRecord:
                 f"block {index} of task {book.task_id!r} came back from worker {worker} without measurements, although "
                 "the task has resource_tracking=True: wrap the work in workspan.profile_block(block)"
             )
+        book.failed_before.pop(index, None)
         store = book.store
         if store is not None:
             label = self._label(worker) if self._has_workers else None
@@ -214,7 +215,10 @@ class RunRecord:
         book = self.books[task]
         if book.store is not None:
             book.store.record_failure(index)
-        book.aggregate.failed(self._failure(task, index, worker, cause, error) if final else None)
+        attempts = book.failed_before.pop(index, 0) + 1
+        if not final:
+            book.failed_before[index] = attempts
+        book.aggregate.failed(self._failure(task, index, worker, cause, error, attempts) if final else None)
         book.timeline.returned(worker, sent_at, returned_at, ok=False)
         at = self._clock.now() if returned_at is None else returned_at
         number = self.failures[-1][0] + 1 if self.failures else 1
@@ -348,7 +352,7 @@ class RunRecord:
     def _timeline(self, worker: int) -> TaskTimeline:
         return self.books[self._task_of[worker]].timeline
 
-    def _failure(self, task: int, index: int, worker: int, cause: Cause, error: str) -> BlockFailure:
+    def _failure(self, task: int, index: int, worker: int, cause: Cause, error: str, attempts: int) -> BlockFailure:
         book = self.books[task]
         layout = book.layout
         read, write = layout.read_box(index), layout.write_box(index)
@@ -362,7 +366,7 @@ class RunRecord:
             read_shape=tuple(e - b for b, e in zip(*read, strict=True)),
             write_begin=write[0],
             write_shape=tuple(e - b for b, e in zip(*write, strict=True)),
-            attempts=book.max_attempts,
+            attempts=attempts,
             cause=cause,
             error=error,
             worker=self._label(worker),

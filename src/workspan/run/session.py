@@ -151,7 +151,6 @@ class Session:
                     task_id=blocks.spec.task_id,
                     layout=blocks.layout,
                     state=blocks.state,
-                    max_attempts=blocks.spec.max_retries + 1,
                     tracked=task.resource_tracking and store is not None,
                     store=store,
                     aggregate=TaskAggregate(
