@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from helpers.dask_kit import dask_cluster, pytest_collection_modifyitems
 from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
@@ -38,8 +38,11 @@ def logs(tmp_path: Path) -> Iterator[Path]:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadline and no database: a slow machine or an earlier run must not change the outcome.
-settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+# No deadline, no check of how fast examples are made, and no database: a machine that is slow, or stands still for half
+# a minute, must not change the outcome, nor must an earlier run.
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 # A campaign that needs more than 60 s says so itself: @pytest.mark.timeout and settings(max_examples=...).
 settings.register_profile("full", parent=settings.get_profile("ci"), max_examples=500)
 settings.load_profile("full" if os.environ.get("WORKSPAN_FULL") == "1" else "ci")

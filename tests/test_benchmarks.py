@@ -80,6 +80,15 @@ def test_the_array_benchmark_runs_small(tmp_path: Path) -> None:
     assert {row["unit"] for row in rows} == {"s", "MB"}
 
 
+def test_the_dataset_benchmark_runs_small(tmp_path: Path) -> None:
+    """The job gives all its rows by hand, in this process and in workers, and so do the row functions."""
+    sizes = ["--rows", "400", "--files", "2", "--items", "60", "--rounds", "1", "--only", "loop", "rows"]
+    subprocess.run([sys.executable, FOLDER / "bench_dataset.py", *sizes, "--out", tmp_path], check=True, timeout=50)
+    rows = [json.loads((tmp_path / f"{name}.json").read_text())["rows"] for name in ("dataset", "dataset_rows")]
+    assert [len(part) for part in rows] == [5, 1]
+    assert all(row["ours"] > 0 and row["peer"] > 0 for part in rows for row in part)
+
+
 def test_the_step_benchmark_runs_small(tmp_path: Path) -> None:
     """The benchmark of step timers completes, with Ray or without, and writes a row for each case."""
     command = [sys.executable, FOLDER / "bench_steps.py", "--items", "400", "--rounds", "1", "--out", tmp_path]
@@ -96,3 +105,34 @@ def test_the_recorder_benchmark_runs_small(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "recorder.json").read_text())["rows"]
     assert [row["peer"] for row in rows] == [5.0, 5.0, 10.0, 0.5]
     assert all(row["ours"] > 0 for row in rows)
+
+
+def test_the_estimator_benchmark_runs_small(tmp_path: Path) -> None:
+    """Every mode has its three errors and every cost its time, beside the best of the simple methods or the limit."""
+    sizes = ["--stride", "25", "--rounds", "1", "--out", tmp_path]
+    subprocess.run([sys.executable, FOLDER / "bench_estimator.py", *sizes], check=True, timeout=55)
+    rows = json.loads((tmp_path / "estimator.json").read_text())["rows"]
+    assert [row["unit"] for row in rows] == ["%"] * 12 + ["ms", "us", "us"]
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows if not row["what"].startswith("bad"))
+
+
+def test_the_forecast_benchmark_runs_small(tmp_path: Path) -> None:
+    """One load, run twice, is forecast once; the figures and every pair of forecast and outcome are kept (D32)."""
+    options = ["--runs", "2", "--attempts", "1", "--loads", "even", "--demo"]
+    options += ["--out", str(tmp_path), "--keep", str(tmp_path / "pairs.json")]
+    subprocess.run([sys.executable, FOLDER / "bench_forecast.py", *options], check=True, timeout=50)
+    rows = json.loads((tmp_path / "forecast.json").read_text())["rows"]
+    (pair,) = json.loads((tmp_path / "pairs.json").read_text())
+    assert [row["unit"] for row in rows] == ["%", "%"]
+    assert rows[0]["ours"] == pytest.approx(abs(pair["middle"] / pair["took"] - 1) * 100)
+
+
+def test_the_eta_benchmark_runs_small(tmp_path: Path) -> None:
+    """A run is replayed through ours and both peers, without and with history; the range is held to 90 %."""
+    pytest.importorskip("tqdm")
+    command = [sys.executable, FOLDER / "bench_eta.py", "--seeds", "1", "--only", "long blocks", "--out", tmp_path]
+    subprocess.run(command, check=True, timeout=50)
+    rows = json.loads((tmp_path / "eta.json").read_text())["rows"]
+    assert [row["unit"] for row in rows] == ["s", "%", "%"] * 2
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows if row["unit"] == "s")
+    assert [row["met"] for row in rows if row["unit"] == "s"] == [True, True]

@@ -18,9 +18,30 @@ Method = Callable[[str, Floats, Floats, float], Answer]
 
 
 def ours(order: str, sizes: Floats, seconds: Floats, size: float) -> Answer:
-    found = Estimator(order).fit(zip(sizes.tolist(), seconds.tolist(), strict=True)).predict(size)
-    value, low, high = found[:3]
+    return answer(Estimator(order).fit(zip(sizes.tolist(), seconds.tolist(), strict=True)), size)
+
+
+def answer(estimator: Estimator, size: float) -> Answer:
+    value, low, high = estimator.predict(size)[:3]
     return (nan if value is None else value, nan if low is None else low, nan if high is None else high)
+
+
+class Learning:
+    """Ours as a program that runs uses it: one estimator a series, told each new measurement as it comes."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, float]] = []
+        self._order = ""
+        self._estimator = Estimator()
+
+    def __call__(self, order: str, sizes: Floats, seconds: Floats, size: float) -> Answer:
+        pairs = list(zip(sizes.tolist(), seconds.tolist(), strict=True))
+        if order == self._order and pairs[:-1] in (self._seen, self._seen[1:]):
+            self._estimator.update(*pairs[-1])
+        else:
+            self._estimator = Estimator(order).fit(pairs)
+        self._order, self._seen = order, pairs
+        return answer(self._estimator, size)
 
 
 def spline(order: str, sizes: Floats, seconds: Floats, size: float) -> Answer:
@@ -84,4 +105,5 @@ METHODS: dict[str, Method] = {
     "log-log Theil-Sen": power_law,
     "isotonic in log dt": isotonic,
     "Workspan": ours,
+    "Workspan, learning": Learning(),
 }

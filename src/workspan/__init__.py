@@ -17,8 +17,9 @@ _HOMES = {
     "measure.profile": ("BlockStats", "profile_block"),
     "measure.sections": ("section",),
     "measure.stats": ("Stat",),
+    "report.comparison": ("compare",),
     "report.parts": ("WorkerRecord",),
-    "report.task": ("RunReport", "TaskReport"),
+    "run.shown": ("RunReport", "TaskReport"),
     "run.graphs": (
         "BlockwiseDependencyGraph",
         "DependencyGraph",
@@ -26,6 +27,8 @@ _HOMES = {
         "expand_roi_to_grid",
         "expand_write_roi_to_grid",
     ),
+    "report.forecast": ("Forecast",),
+    "run.forecasts": ("forecast",),
     "run.pipeline": ("Pipeline",),
     "run.runner": ("run_blockwise",),
     "run.server": ("SerialServer", "Server"),
@@ -38,6 +41,7 @@ _HOMES = {
     "estimate.manager": ("WallClockTime",),
     "estimate.order": ("ComputationalOrder",),
     "estimate.recorder": ("ProgressRecorder",),
+    "views.html.page": ("write_html",),
     "views.progress": ("JsonProgressObserver",),
     "arrays.hand": ("read_block", "write_block"),
     "arrays.mapping": ("map_blocks",),
@@ -67,6 +71,7 @@ _MODULES = {
     "engines": "engines",
     "errors": "errors",
     "estimate": "estimate",
+    "live": "live",
     "logging": "compat.logging",
     "v1_compat": "compat.v1_compat",
     "v2": "compat.v2",
@@ -88,6 +93,7 @@ __all__ = [
     "Coordinate",
     "Dataset",
     "DependencyGraph",
+    "Forecast",
     "JsonProgressObserver",
     "LayoutMismatchError",
     "Phase",
@@ -111,18 +117,21 @@ __all__ = [
     "block",
     "cl_monitor",
     "col",
+    "compare",
     "configure",
     "engines",
     "errors",
     "estimate",
     "expand_roi_to_grid",
     "expand_write_roi_to_grid",
+    "forecast",
     "from_arrow",
     "from_items",
     "from_pandas",
     "get_done_marker_basedir",
     "get_tracking_basedir",
     "get_worker_log_basename",
+    "live",
     "logging",
     "map_blocks",
     "profile_block",
@@ -138,12 +147,13 @@ __all__ = [
     "v1_compat",
     "v2",
     "write_block",
+    "write_html",
 ]
 
 if TYPE_CHECKING:
     from funlib.geometry import Coordinate, Roi
 
-    from workspan import engines, errors, estimate
+    from workspan import engines, errors, estimate, live
     from workspan.arrays.hand import read_block, write_block
     from workspan.arrays.mapping import map_blocks
     from workspan.arrays.reduction import reduce_blocks
@@ -177,8 +187,11 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats, profile_block
     from workspan.measure.sections import section
     from workspan.measure.stats import Stat
+    from workspan.report.comparison import compare
+    from workspan.report.forecast import Forecast
     from workspan.report.parts import WorkerRecord
     from workspan.report.task import RunReport, TaskReport
+    from workspan.run.forecasts import forecast
     from workspan.run.graphs import (
         BlockwiseDependencyGraph,
         DependencyGraph,
@@ -193,6 +206,7 @@ if TYPE_CHECKING:
     from workspan.schedule.state import TaskState
     from workspan.steps import Chain, Phase, Step, TransformClock
     from workspan.store.records import BlockRecord
+    from workspan.views.html.page import write_html
     from workspan.views.progress import JsonProgressObserver
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from workspan.errors import ConfigurationError
 
-__all__ = ["DEFAULTS", "configure", "generation", "get", "reset"]
+__all__ = ["DEFAULTS", "configure", "generation", "get", "reset", "sources"]
 
 Check = Callable[[Any], Any]
 
@@ -137,6 +137,8 @@ _SETTINGS: dict[str, Setting] = {
     "tracking_basedir": Setting(None, _path),
     "log_basedir": Setting("./workspan_logs", _path),
     "log_mode": Setting("file", _one_of("file", "console", "both")),
+    "run.engine": Setting(None, _optional(_text)),
+    "run.workers": Setting(None, _optional(_whole(1))),
     "user_data_home": Setting(None, _path),
     "timing.enabled": Setting(True, _switch),
     "timing.directory": Setting(None, _path),
@@ -175,6 +177,8 @@ Runs
     ``tracking_basedir``: folder below which tasks keep their tracking stores, or ``None`` for no tracking by default.
     ``log_basedir``: folder of the workers' logs, or ``None`` for none. ``log_mode``: ``"file"``, ``"console"`` or
     ``"both"``.
+``workspan run``
+    ``run.engine``, ``run.workers``: what it uses where no argument says otherwise; ``None``: as the script says.
 Where timings are kept
     ``user_data_home``: ``None`` is the platform's user data folder and ``workspan``. ``timing.directory``: ``None`` is
     ``workflows_data/timing`` below it. ``timing.persistent_data``: false reads but never writes.
@@ -206,6 +210,7 @@ generation = 0
 """Changes whenever a setting may have changed: who keeps values compares it."""
 
 _values: dict[str, Any] | None = None
+_sources: dict[str, str] = {}
 
 
 def configure(**settings: Any) -> None:
@@ -233,12 +238,28 @@ def configure(**settings: Any) -> None:
     values = {**_loaded(), **checked}
     _agree(values, "configure()")
     _loaded().update(checked)
+    _sources.update(dict.fromkeys(checked, "configure()"))
     generation += 1
 
 
 def get(name: str) -> Any:
     """Return the value of setting *name*; paths are ``pathlib.Path`` or ``None``."""
     return _loaded()[name]
+
+
+def sources() -> dict[str, tuple[Any, str]]:
+    """Return every setting with its value and where that came from.
+
+    That is ``"default"``, the name of a file or of an environment variable, or ``"configure()"``.
+
+    Examples
+    --------
+    >>> configure(log_mode="console")
+    >>> sources()["log_mode"]
+    ('console', 'configure()')
+    >>> reset()
+    """
+    return {name: (value, _sources.get(name, "default")) for name, value in _loaded().items()}
 
 
 def reset() -> None:
@@ -263,17 +284,23 @@ def _loaded() -> dict[str, Any]:
     global _values
     if _values is None:
         values = {name: setting.check(setting.default) for name, setting in _SETTINGS.items()}
-        values.update(_from_file())
+        from_file, file = _from_file()
+        values.update(from_file)
+        found = dict.fromkeys(from_file, file)
         for name in _SETTINGS:
             text = os.environ.get(variable(name))
             if text is not None:
                 values[name] = _checked(name, text or None, variable(name))
+                found[name] = variable(name)
         _agree(values, "the settings")
         _values = values
+        _sources.clear()
+        _sources.update(found)
     return _values
 
 
-def _from_file() -> dict[str, Any]:
+def _from_file() -> tuple[dict[str, Any], str]:
+    """Return the settings of the file that has some, and its name."""
     for file, path in ((Path("workspan.toml"), ()), (Path("pyproject.toml"), ("tool", "workspan"))):
         if not file.is_file():
             continue
@@ -286,8 +313,8 @@ def _from_file() -> dict[str, Any]:
         for key in path:
             table = table.get(key, {})
         if table:
-            return _checked_all(table, str(file))
-    return {}
+            return _checked_all(table, str(file)), str(file)
+    return {}, ""
 
 
 def _checked_all(settings: Mapping[str, Any], where: str) -> dict[str, Any]:

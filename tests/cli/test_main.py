@@ -128,7 +128,7 @@ REFUSED = [
     (("demo", "--out", "taken"), "holds 'brain.zarr', which no demo made"),
     (("demo", "--out", "taken", "--fresh"), "holds 'brain.zarr', which no demo made"),
     (("dmeo",), 'Unknown command "dmeo"'),
-    (("report",), "PATH"),
+    (("report",), "'.' holds no recorded run"),
     (("repair",), "PATH"),
     (("repair", "nowhere"), "there is no tracking store at "),
     (("report", "nowhere"), "'nowhere' holds no recorded run"),

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,12 +45,29 @@ for line in sys.stdin:
     print("done", flush=True)
 """
 
+RUN = """
+import sys
+import workspan as ws
+from funlib.geometry import Roi
+
+def work(block):
+    if sys.stdin.readline() == "fail\\n":
+        print("done", flush=True)
+        raise ValueError("bad \\x1b[2J[red]")
+    print("done", flush=True)
+
+roi, one = Roi((0, 0), (3, 1)), Roi((0, 0), (1, 1))
+task = ws.Task("smooth[b]", roi, one, one, work, read_write_conflict=False, max_retries=0)
+print("ready", flush=True)
+ws.run_blockwise(task, engine="serial", progress=False, summary=False)
+"""
+
 
 class Program:
-    """A program with two active steps that does what it is told."""
+    """A program with two active steps, or a run, that does what it is told."""
 
-    def __init__(self, folder: Path, name: str = "reduction.py") -> None:
-        (folder / name).write_text(PROGRAM)
+    def __init__(self, folder: Path, name: str = "reduction.py", text: str = PROGRAM) -> None:
+        (folder / name).write_text(text)
         self.process = subprocess.Popen([sys.executable, str(folder / name)], stdin=-1, stdout=-1, text=True)
         self.answer()
 
@@ -73,12 +92,16 @@ class Program:
 class Watch:
     """A ``workspan watch`` in a terminal of its own, or with a pipe."""
 
-    def __init__(self, *words: str, terminal: bool = False) -> None:
+    def __init__(self, *words: str, terminal: bool = False, keys: bool = False, **env: str) -> None:
         self.text = ""
         self._output, end = pty.openpty() if terminal else os.pipe()
-        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30", "PYTHONIOENCODING": "utf-8"}
+        env = {"TERM": "xterm", "COLUMNS": "100", "LINES": "30", "PYTHONIOENCODING": "utf-8", **env}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "workspan", "watch", *words], stdout=end, stderr=end, env=env
+            [sys.executable, "-m", "workspan", "watch", *words],
+            stdin=end if keys else subprocess.DEVNULL,  # without a keyboard it is the plain picture
+            stdout=end,
+            stderr=end,
+            env={**os.environ, **env},
         )
         os.close(end)
 
@@ -91,6 +114,15 @@ class Watch:
             self.text += data.decode("utf-8", "replace")
         self.text = self.text[match.end() :]
         return match
+
+    def press(self, key: bytes) -> int:
+        """Press a key that ends it; return the exit code."""
+        os.write(self._output, key)
+        while self.process.poll() is None:  # a terminal holds its program until somebody reads
+            if select.select([self._output], [], [], 0.05)[0]:
+                with suppress(OSError):
+                    os.read(self._output, 1 << 16)
+        return self.process.returncode
 
     def interrupt(self) -> int:
         """Press Ctrl-C; return the exit code."""
@@ -120,8 +152,8 @@ def program(place: Path) -> Iterator[Callable[..., Program]]:
     """Start a program: ``program(name="reduction.py")``."""
     made: list[Program] = []
 
-    def make(name: str = "reduction.py") -> Program:
-        made.append(Program(place, name))
+    def make(name: str = "reduction.py", text: str = PROGRAM) -> Program:
+        made.append(Program(place, name, text))
         return made[-1]
 
     yield make
@@ -134,8 +166,8 @@ def watch(place: Path) -> Iterator[Callable[..., Watch]]:
     """Start a watch: ``watch("-n", "x", terminal=False)``."""
     made: list[Watch] = []
 
-    def make(*words: str, terminal: bool = False) -> Watch:
-        made.append(Watch(*words, terminal=terminal))
+    def make(*words: str, **options: Any) -> Watch:
+        made.append(Watch(*words, **options))
         return made[-1]
 
     yield make
@@ -204,8 +236,8 @@ def test_once(program: Callable[..., Program], place: Path, capfd: pytest.Captur
     assert main(["watch", "--once", "--pid", str(first.process.pid)]) == 0
     out = capfd.readouterr().out.splitlines()
     assert out[0] == f"pid {first.process.pid}  reduction.py"
-    assert re.fullmatch(r"  reduce       [━╸#.]{20}  2\d s of 38 s, 1\d s left \(\d+ - \d+\)", out[1])
-    assert re.fullmatch(r"    normalise  [━╸#.]{20}  1\d s of 45 min 0 s", out[2])
+    assert re.fullmatch(r"  reduce       [━╸─#.]{20}  2\d s of 38 s, 1\d s left \(\d+ - \d+\)", out[1])
+    assert re.fullmatch(r"    normalise  [━╸─#.]{20}  1\d s of 45 min 0 s", out[2])
     assert main(["watch", "--once", "-n", "other"]) == 0
     assert capfd.readouterr().out.startswith(f"pid {second.process.pid}  other.py\n")
     assert main(["watch", "--once", "-n", "nobody"]) == 0
@@ -234,3 +266,43 @@ def test_the_reader_leaves(program: Callable[..., Program]) -> None:
         program("late.py")
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_a_run(program: Callable[..., Program], watch: Callable[..., Watch]) -> None:
+    """A run is shown on whatever terminal there is: its block, counts, a failure with its traceback, how it ended; and
+    no viewer that is stopped, killed or hard to write to does anything to it (D30, R50, R62, R63)."""
+    first = program("segment.py", RUN)
+    log, stopped = watch("--plain"), watch("--plain")
+    dumb = watch(terminal=True, TERM="dumb")
+    plain = watch(terminal=True, PYTHONIOENCODING="ascii")
+    pale = watch(terminal=True, NO_COLOR="1")
+    log.until(r"segment.py \(pid \d+\): run [0-9a-f]{8} \(serial\), 0:\d\d so far\n")
+    log.until(r"smooth\[b\]: 0/3 blocks, 0 %")
+    stopped.until("smooth")
+    stopped.process.send_signal(signal.SIGSTOP)
+    assert "now" in pale.until(r"now  smooth\[b\]  block 0 \(0, 0\), [\d.]+ s")[0]
+    first.tell("fail")
+    log.until(r"smooth\[b\]: block 0 \(0, 0\) failed, given up\n    Traceback [^\0]*ValueError: bad \\x1b\[2J\[red\]\n")
+    pale.until(r"1 attempt failed:.*\s+.*ValueError: bad \\x1b\[2J\[red\]|ValueError: bad")
+    for poor in (dumb, plain):
+        poor.until(r"smooth\[b\]: block 0")
+        assert "\x1b" not in poor.text
+    assert not re.search(r"\x1b\[[\d;]*3\dm", pale.text)
+    stopped.process.kill()
+    first.tell("go")
+    first.tell("go")
+    first.process.wait(20)
+    log.until(r"smooth\[b\]: 2/3 blocks, 66 %, 1 worker, 1 failed\n")
+    log.until(r"run [0-9a-f]{8} \(serial\) incomplete after 0:\d\d\n")
+    pale.until(r"incomplete after 0:\d\d: smooth\[b\] 2/3")
+    assert first.process.returncode == 0
+
+
+def test_the_full_screen(program: Callable[..., Program], watch: Callable[..., Watch]) -> None:
+    """With the extra ``live`` and a keyboard there is the view in which lines can be chosen; q ends it (D30)."""
+    pytest.importorskip("textual")
+    program()
+    seen = watch(terminal=True, keys=True)
+    seen.until(r"reduction\.py")
+    seen.until(r"Next failure")
+    assert seen.press(b"q") == 0

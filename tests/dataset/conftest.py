@@ -41,7 +41,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Let tasks of this process run on a clock of the test's."""
     fake = FakeTime()
     monkeypatch.setattr(task, "time", fake)
-    monkeypatch.setattr(task, "TransformClock", lambda: TransformClock(clock=lambda: fake.ns))
+    monkeypatch.setattr(task, "TransformClock", lambda **how: TransformClock(clock=lambda: fake.ns, **how))
     return fake
 
 

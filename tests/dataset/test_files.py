@@ -318,3 +318,112 @@ def test_file_systems_are_found_by_url() -> None:
         assert ws.read_csv("memory://flights/out").take(engine="serial") == [{"id": 0}]
     finally:
         memory.store.clear()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("through", ["function", "limit"])
+def test_columns_outlive_the_last_row(tmp_path: Path, kind: str, through: str) -> None:
+    """Where no task has written a file there is one without rows: with the columns that are known (M58)."""
+    data = ws.range(6, blocks=3)
+    if through == "limit":
+        data = data.map(lambda row: {"x": 1}).limit(0)
+    else:
+        data = data.filter(ws.col("id") > 9).map(lambda row: {"x": 1})
+    run = getattr(data, f"write_{kind}")(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
+    assert [Path(name).stem for name in run.files] == ["part-000000"]
+    assert [(line["block"], line["rows"]) for line in manifest(tmp_path / "out")[1:]] == [(0, 0)]
+    table = getattr(ws, f"read_{kind}")(tmp_path / "out").to_arrow(engine="serial")
+    columns = {"limit": ["x"], "function": ["id"]}[through]
+    assert (table.num_rows, table.column_names) == (0, [] if kind == "json" else columns)
+    assert table.schema.metadata is None
+    again = getattr(data, f"write_{kind}")(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
+    assert again.files == run.files
+
+
+def test_nothing_but_files_of_a_write_is_overwritten(tmp_path: Path) -> None:
+    """A file that no write has made is never removed, whatever is asked for."""
+    data = ws.range(4, blocks=2)
+    data.write_parquet(tmp_path / "out", **SERIAL)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"no write of a dataset has made \('notes.txt'"):
+        data.write_csv(tmp_path / "out", existing="overwrite", **SERIAL)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert ws.read_parquet(tmp_path / "out").count() == 4
+
+
+@pytest.mark.parametrize("where", ["out", "tracking"])
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path, where: str) -> None:
+    """A file in its place is named, with what to do."""
+    (tmp_path / "file").write_text("")
+    paths = {"out": tmp_path / "out", "tracking": tmp_path / "run", where: tmp_path / "file"}
+    with pytest.raises(ConfigurationError, match=r"file.* cannot be written to: .*Choose a folder"):
+        ws.range(2).write_parquet(paths["out"], tracking_path=paths["tracking"], **SERIAL)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ws.read_parquet(3),  # type: ignore[arg-type]
+        lambda: ws.read_csv(b"in"),  # type: ignore[arg-type]
+        lambda: ws.range(1).write_json(3),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_path_is_told(call: Any) -> None:
+    """The value and its type."""
+    with pytest.raises(TypeError, match=r"(3|b'in')\): a (int|bytes) is no path"):
+        call()
+
+
+def test_files_that_do_not_go_together_are_told_of(tmp_path: Path) -> None:
+    """All rows are written, each task's in its own file, and a warning names the column and its types."""
+    data = ws.range(4, blocks=2).map(lambda row: {"a": row["id"] if row["id"] < 2 else "x"})
+    with pytest.warns(UserWarning, match=r"part-000000.parquet, part-000001.parquet: .*'a' is int64 and string"):
+        data.write_parquet(tmp_path / "out", **SERIAL)
+    assert len(visible(tmp_path / "out")) == 2
+
+
+def test_a_full_disk_is_told_with_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operator, block, file and remedy are noted on the error, nothing half is left, and what was done stays."""
+    import errno
+
+    from workspan.dataset import sinks, task
+
+    original = sinks.parquet_writer
+    opened: list[int] = []
+
+    class Full:
+        def write_table(self, table: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            """Nothing was written."""
+
+    def second(*args: Any, **options: Any) -> Any:
+        opened.append(1)
+        return Full() if len(opened) == 2 else original(*args, **options)
+
+    monkeypatch.setattr(sinks, "parquet_writer", second)
+    with pytest.raises(OSError, match="No space left") as caught:
+        ws.range(4, blocks=2).write_parquet(tmp_path / "out", **SERIAL)
+    (note,) = caught.value.__notes__
+    assert f"while {tmp_path}/out/part-000001.parquet was written for WriteParquet, block 1 (rows 2 to 4)" in note
+    assert "make room, or write to another disk" in note
+    assert sorted(os.listdir(tmp_path / "out")) == ["_manifest.jsonl", "part-000000.parquet"]
+    monkeypatch.setattr(task._Keeper, "write", lambda self, table: Full().write_table(table))
+    with pytest.raises(OSError, match="No space left") as caught:
+        ws.range(4, blocks=2).to_arrow(engine="serial")
+    assert "the result of ReadRange, block 0 (rows 0 to 2), was kept in" in caught.value.__notes__[0]
+    assert "set TMPDIR" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_lines_longer_than_what_is_parsed_at_once_are_read(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long line among short ones is no fault of the file; no row comes twice."""
+    from workspan.dataset import formats
+
+    monkeypatch.setattr(formats, "_CSV_BYTES", 256)
+    rows = [{"n": n, "s": "x" * (900 if n == 30 else n % 5)} for n in range(60)]
+    getattr(ws.from_items(rows), f"write_{kind}")(tmp_path / "out", **SERIAL)
+    assert getattr(ws, f"read_{kind}")(tmp_path / "out").take(99, engine="serial") == rows

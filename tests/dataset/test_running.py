@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import workspan as ws
+from workspan.dataset.execute import Execution, RunOptions
 from workspan.dataset.stream import Backlog, Iteration
 from workspan.errors import MapError, WorkspanError
 
@@ -35,6 +37,11 @@ def double(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "y": 2 * batch["id"]}
 
 
+def slow(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.02)
+    return batch
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One pipeline on both engines: rows and summaries."""
@@ -45,7 +52,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def _both(found: dict[str, Any]) -> dict[str, Any]:
     for engine in ("serial", "processes"):
-        data = ws.range(40, blocks=4).map_batches(double, batch_size=7).map(lambda row: {"z": row["y"] + 1})
+        data = ws.range(40, blocks=4).map_batches(double, batch_size=7).map_batches(slow)
+        data = data.map(lambda row: {"z": row["y"] + 1})
         data = data.filter(ws.col("z") > 20)
         table = data.to_arrow(engine=engine, max_workers=2)
         found[engine] = table, data.stats_summary(), data.stats()
@@ -63,6 +71,17 @@ def test_every_engine_gives_the_same_rows_and_counts(both: dict[str, Any]) -> No
             (s.rows_out, s.calls, s.blocks_out) for s in yours.stages
         ]
         assert [s.pulls for s in mine.steps] == [s.pulls for s in yours.steps]
+
+
+def test_every_engine_takes_as_long_for_a_step(both: dict[str, Any]) -> None:
+    """Self times of each step agree to 5 % or 5 ms (M105), in the block of each that the machine disturbed least."""
+    one, two = (both[engine][1].operators[0].steps for engine in ("serial", "processes"))
+    for mine, yours in zip(one, two, strict=True):
+        assert mine.seconds is not None
+        assert yours.seconds is not None
+        assert mine.seconds.min == pytest.approx(yours.seconds.min, rel=0.05, abs=0.005), mine.label
+    slow_step = both["processes"][1].operators[0].step("MapBatches(slow) body")
+    assert slow_step.total_seconds >= 6 * 0.02  # six batches
 
 
 def test_steps_are_sections_of_the_report(both: dict[str, Any]) -> None:
@@ -406,3 +425,207 @@ def test_the_parts_of_an_iteration_are_the_whole() -> None:
     assert (summary.user.sum, summary.waiting.sum) == (pytest.approx(1.0), pytest.approx(2.0))
     assert summary.creating.sum + summary.formatting.sum == pytest.approx(0.0, abs=1e-9)
     assert summary.first_wait_seconds == pytest.approx(0.2)
+
+
+# -- what fails, and how it is told ------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_dataset_in_a_worker_is_one_in_the_driver() -> None:
+    """What is told says all: the type stays, without the frames of this package (D19)."""
+    import msgspec
+
+    from workspan.dataset.failures import map_error
+    from workspan.dataset.task import _is_ours
+    from workspan.errors import DataError
+
+    error = map_error(msgspec.msgpack.encode(("DataError", "no column 'x'", "", ["DataError", "ValueError"])), 1)
+    assert isinstance(error, DataError)
+    assert str(error) == "DataError: no column 'x'"
+    for call, ours in ((lambda: ws.read_parquet("gone"), True), (lambda: {}["x"], False)):
+        with pytest.raises(Exception, match=r"gone|x") as caught:
+            call()
+        assert _is_ours(caught.value) == ours
+
+
+def test_a_block_that_is_not_tried_again_was_tried_once() -> None:
+    """The report tells the attempts that were made, and not those that a loss would have had (D20, B156)."""
+
+    def fail(batch: Any) -> Any:
+        raise LookupError("no")
+
+    data = ws.range(2, blocks=1).map_batches(fail)
+    with pytest.raises(LookupError):
+        data.to_arrow(engine="serial")
+    (task,) = data.report().tasks.values()  # type: ignore[union-attr]
+    assert [failure.attempts for failure in task.failed_blocks] == [1]
+
+
+def test_a_result_that_is_gone_is_not_taken_for_no_rows(tmp_path: Path) -> None:
+    """A power cut may lose that a task is done, and not that its input was removed: that is told (R25)."""
+    data = ws.range(4, blocks=1).options(fuse=False).map_batches(double)
+    run = data.materialize(
+        engine="serial", progress=False, tracking_path=tmp_path / "run"
+    )._source.parent.execution.runs
+    assert run[1].function.where(0) == "block 0"
+    with pytest.raises(
+        ValueError, match=r"MapBatches\(double\), block 0: 0 of 1 files with the result of the operator"
+    ):
+        run[1].function.inputs(0)
+
+
+def test_another_content_cannot_take_over_either(pauses: list[float]) -> None:
+    """Where all values of repeated blocks are compared, other ones are refused; by their rows they would pass (M64)."""
+
+    def make(check: Any) -> Any:
+        calls: list[int] = []
+
+        def f(batch: Any) -> Any:
+            calls.append(1)
+            for n in range(3):
+                if n == 2 and len(calls) == 1:
+                    raise OSError("once")
+                yield {"x": np.full(11, float(len(calls)))}
+
+        data = ws.from_arrow(tables(4)).options(block_bytes=80, replay_check=check)
+        return data.map_batches(f, retries=1).to_arrow(engine="serial")
+
+    assert make("rows").num_rows == 33
+    with pytest.raises(ValueError, match="attempt 2 made other values in block 0 than an attempt before"):
+        make("content")
+
+
+class Counting:
+    """Tells how many rows it has seen in a task."""
+
+    fail = 1
+
+    def begin_task(self) -> None:
+        self.rows = 0
+
+    def end_task(self) -> Any:
+        return {"rows": np.int64(self.rows)}
+
+    def __call__(self, batch: Any) -> Any:
+        self.rows += len(batch["x"])
+        if batch["x"][0] == 2 and Counting.fail:
+            Counting.fail = 0
+            raise OSError("once")
+        return batch
+
+
+def test_a_stage_tells_what_it_counted_in_each_task(pauses: list[float]) -> None:
+    """One value a task and stage, in order, begun anew by every attempt (M65, M76)."""
+    Counting.fail = 1
+    data = ws.from_arrow(tables(2, 3)).map_batches(Counting, retries=1).map_batches(lambda batch: batch)
+    data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    assert summary.operators[0].stage("MapBatches(Counting)").statistics == ({"rows": 2}, {"rows": 3})
+    assert [stage.statistics for op in summary.operators for stage in op.stages if "lambda" in stage.name] == [()]
+    Counting.end_task, kept = lambda self: object(), Counting.end_task  # type: ignore[method-assign, assignment]
+    try:
+        with pytest.raises(ValueError, match=r"end_task\(\) of stage 1, block 0.*return numbers, texts"):
+            data.to_arrow(engine="serial")
+    finally:
+        Counting.end_task = kept  # type: ignore[method-assign]
+
+
+# -- how much lies between operators -----------------------------------------------------------------------------------
+
+
+def test_an_operator_is_held_only_while_the_next_one_lives(tmp_path: Path) -> None:
+    """Enough results hold those who make them; a next operator without a live worker holds nobody (M91)."""
+    from workspan.dataset.pace import Pace
+
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    hold = folders[0] / "hold"
+    pace = Pace(folders, [2])
+    pace.came(0)
+    pace.settle([1, 1])
+    assert not hold.exists()
+    pace.came(0)
+    pace.settle([1, 0])
+    assert not hold.exists()
+    pace.settle([1, 1])
+    assert hold.exists()
+    pace.settle([1, 0])
+    assert not hold.exists()
+    pace.settle([1, 1])
+    pace.went(0)
+    pace.settle([1, 1])
+    assert not hold.exists()
+    assert (pace.waiting(0), pace.longest) == (1, [2, 0])
+    pace.came(0)
+    pace.settle([1, 1])
+    pace.close()
+    assert not hold.exists()
+
+
+def test_waiting_never_takes_a_task_over_its_deadline(tmp_path: Path, fake: FakeTime) -> None:
+    """A task that is not wanted yet goes on after half of its time; it is told how long it waited (M91)."""
+    from workspan.dataset.results import read_record
+
+    data = ws.range(4, blocks=1)
+    plan, real = data._plan(), Execution._run_segment
+    execution = Execution(plan, RunOptions(engine="serial", timeout=8.0), "drop")
+
+    def run(self: Any, *args: Any) -> None:
+        (self.place.folder("1-ReadRange") / "hold").touch()
+        real(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Execution, "_run_segment", run)
+        execution.run()
+    record = read_record(execution.runs[0].folder, 0)
+    assert record is not None
+    assert record.held_seconds == pytest.approx(4.0, abs=0.01)
+    assert record.wall_seconds == pytest.approx(0.0, abs=0.01)
+    execution.place.remove()
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_what_lies_between_operators_is_bounded(tmp_path: Path, tracked: bool) -> None:
+    """In one process operators take turns; what was used is removed, with a tracking path too (M59, M91)."""
+    folder = tmp_path / "run" / "blocks"
+    most: list[int] = []
+
+    def count(batch: Any) -> Any:
+        assert data._running is not None
+        most.append(len(list(data._running.place.path.glob("*/*.arrow"))))
+        return batch
+
+    data = ws.range(40, blocks=20).options(fuse=False).map_batches(double).map_batches(count)
+    data._execute({"engine": "serial", "tracking_path": tmp_path / "run" if tracked else None}, "drop")
+    assert max(most) <= 6
+    assert list(folder.glob("*/*.arrow")) == []
+
+
+def test_figures_can_be_asked_for_while_it_runs() -> None:
+    """Counts and times grow with the tasks that have finished, and at the end are those of the report (M91)."""
+    data = ws.range(20, blocks=5).map_batches(double)
+    assert data.metrics() == ()
+    finished: list[int] = []
+    for _ in data.iter_batches(engine="serial", ahead=1):
+        (now,) = data.metrics()
+        assert now.summary.tasks <= now.tasks == 5
+        assert now.waiting + now.ready + now.running + now.finished + now.failed == 5
+        finished.append(now.summary.rows_out)
+    assert finished == sorted(finished)
+    assert finished[0] < 20
+    (end,) = data.metrics()
+    summary = data.stats_summary()
+    assert summary is not None
+    assert end.summary == summary.operators[0]
+    assert (end.summary.blocks_in, end.summary.task_wall.count, end.summary.task_seen.count) == (5, 5, 5)  # type: ignore[union-attr]
+    assert summary.iteration is not None
+    assert summary.iteration.fetch is not None
+    assert summary.iteration.fetch.count == 5
+    waited = summary.iteration.waiting
+    assert waited is not None
+    assert 0 < sum(summary.iteration.blocked_seconds.values()) <= waited.sum
+    assert summary.scheduling is not None
+    assert summary.scheduling.count >= 5
+    assert "scheduling" in data.stats()
+    assert "until the first result" in data.stats()

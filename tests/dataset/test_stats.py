@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import workspan as ws
-from workspan.dataset.execute import OperatorRun
+from workspan.dataset.figures import Figure, Tally
 from workspan.dataset.plan import make_plan
 from workspan.dataset.record import BlockTimes, Flow, StepFigures, TaskRecord, pack, unpack
-from workspan.dataset.stats import DatasetSummary, Figure, summarise
+from workspan.dataset.runs import OperatorRun
+from workspan.dataset.stats import DatasetSummary
+from workspan.dataset.tally import OperatorTally, summarise
 from workspan.dataset.text import render
 from workspan.errors import DataError, NotInReportError
 
@@ -93,7 +95,7 @@ def hand_made(tmp_path: Path) -> tuple[list[OperatorRun], list[TaskRecord]]:
     ]  # fmt: skip
     for record in records:
         (tmp_path / f"{record.index}.record").write_bytes(pack(record))
-    run = OperatorRun(operator, tmp_path, None, 2, fresh={0, 1})  # type: ignore[arg-type]
+    run = OperatorRun(operator, tmp_path, None, 2, fresh={0: 100.3, 1: 101.6})  # type: ignore[arg-type]
     return [run], records
 
 
@@ -274,7 +276,6 @@ def test_bad_batches_may_be_left_out_and_are_counted() -> None:
 
 def test_percentiles_are_those_of_the_samples() -> None:
     """Rank error below 1 % on many samples, least and greatest exact, nothing of nothing (M88)."""
-    from workspan.dataset.stats import Tally
 
     samples = np.random.default_rng(1).permutation(20_000).astype(float)
     tally = Tally()
@@ -287,3 +288,56 @@ def test_percentiles_are_those_of_the_samples() -> None:
         assert found == pytest.approx(q * 20_000, abs=200)
     assert Tally().figure() is None
     assert Figure.of([]) is None
+
+
+def test_partial_sums_merge_in_any_order(hand_made: Any) -> None:
+    """Every record by itself, put together forwards and backwards, is what one pass over all gives (M89)."""
+    (run,), records = hand_made
+    seen = {0: 100.3, 1: 101.6}
+
+    def of(chosen: list[TaskRecord]) -> OperatorTally:
+        tally = OperatorTally(run.operator, 99.0)
+        for record in chosen:
+            tally.add(record, seen_at=seen[record.index])
+        return tally
+
+    whole = of(records).summary(1)
+    for order in (records, records[::-1]):
+        merged = of([])
+        for record in order:
+            merged.merge(of([record]))
+        assert merged.summary(1) == whole
+    assert whole.scheduling_seconds == pytest.approx(1.0)
+    assert whole.task_seen is not None
+    assert whole.task_seen.max == pytest.approx(0.6)
+
+
+def test_percentiles_of_items_are_those_of_all_tasks(tmp_path: Path) -> None:
+    """A task of many quick pulls and one of few slow ones: not a median of medians (M99)."""
+    (operator,) = make_plan(ws.range(4)._source, (), ws.range(4)._options).operators
+    tally = OperatorTally(operator)
+    for index, (n, ns) in enumerate([(90, 1e6), (10, 1e9)]):
+        figures = StepFigures(n, n, None, False, (n, ns / 1e9, ns / 1e9, [[ns] * n]), 5, 7, 9)
+        block = BlockTimes(0.0, 1.0, 1.0, 1, 8, 0.0, 1, [1, 1])
+        tally.add(unpack(pack(TaskRecord(index, "n", 1, 0.0, 1.0, [block], [0, 0], [figures] * 2, [Flow()], 1, None))))
+    step = tally.summary(1).step(0)
+    assert step.item is not None
+    assert (step.item.count, step.item.min, step.item.max) == (100, 0.001, 1.0)
+    assert (step.item.p50, step.item.p90, step.item.p99) == (0.001, 0.001, 1.0)
+    assert (step.cpu_seconds, step.rows, step.bytes) == (pytest.approx(1e-8), 14, 18)
+
+
+def test_steps_tell_cpu_rows_and_bytes_if_asked() -> None:
+    """They are null unless they were measured (M99)."""
+    data = ws.range(8, blocks=2).map_batches(lambda batch: {"x": batch["id"]}).map(lambda row: row)
+    for asked in (False, True):
+        data = data.options(step_cpu=asked, step_sizes=asked)
+        data.to_arrow(engine="serial")
+        summary = data.stats_summary()
+        assert summary is not None
+        steps = summary.operators[0].steps
+        assert [step.cpu_seconds is not None for step in steps] == [asked] * len(steps)
+        assert [step.rows for step in steps] == ([8] * len(steps) if asked else [None] * len(steps))
+        assert summary.operators[0].step("MapBatches(<lambda>) input prep").bytes == (64 if asked else None)
+    assert "8 rows, 64 B" in data.stats(verbose=True)
+    assert "  metrics" in data.stats(verbose=True)

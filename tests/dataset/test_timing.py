@@ -170,6 +170,22 @@ def test_timing_is_as_fine_as_asked(timing: Any, phases: bool, stages: bool, ste
         assert sum(part.sum for part in parts if part) == pytest.approx(operator.transform.sum, abs=1e-6)  # type: ignore[union-attr]
 
 
+def test_stages_of_rows_are_folded_without_a_native_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, and the plan says so; a stage or a dataset may ask for its phases (D7, M31, M98)."""
+    from workspan.measure import timers
+
+    monkeypatch.setattr(timers, "NATIVE", False)
+    data = ws.range(10).map(lambda row: row).map_batches(lambda batch: batch)
+    assert data.explain().count("Map(<lambda>) stage") == 1
+    assert "timed as a whole, as there is no native timer" in data.explain()
+    operator = run(data)
+    assert operator.unsplit is not None
+    assert operator.step("MapBatches(<lambda>) body").phase == "body"
+    for split in (data.options(timing="phases"), ws.range(10).map(lambda row: row, timing="phases")):
+        assert "as a whole" not in split.explain()
+        assert "Map(<lambda>) body" in split.explain()
+
+
 def test_one_stage_may_be_timed_as_a_whole() -> None:
     """A folded row stage is unsplit time, the others keep their phases, and the sum is the total (A22, M40, M106)."""
     data = ws.range(10, blocks=2).map(lambda row: row, timing="stages").map_batches(lambda batch: batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import weakref
 from typing import Any
 
@@ -387,3 +388,108 @@ def test_a_limit_counts_over_all_blocks() -> None:
     assert before.rows == [2, 2, 2]
     assert ws.range(10, blocks=5).limit(3).count(engine="serial") == 3
     assert isinstance(data._source, Source)
+
+
+@pytest.mark.parametrize("value", [{}, pa.table({}), pa.table({"x": [1]}).drop(["x"])])
+def test_a_result_without_columns_is_refused(value: Any) -> None:
+    """The rows of a batch are not dropped without a word; columns without values drop them (M52, M58)."""
+    with pytest.raises(DataError, match=r"MapBatches\(f\), block 0.*without columns.*values\[:0\]"):
+        ws.from_arrow(tables(2)).map_batches(named("f", value)).to_arrow(engine="serial")
+    found = ws.from_arrow(tables(2)).map_batches(lambda b: {"x": b["x"][:0]}).to_arrow(engine="serial")
+    assert (found.num_rows, found.schema) == (0, tables(2)[0].schema)
+
+
+TYPED = pa.table(
+    {
+        "n": pa.array([1, None, 3], pa.int64()),
+        "t": pa.array([0, 1, None], pa.timestamp("us", "Europe/Berlin")),
+        "d": pa.array(["a", None, "a"]).dictionary_encode(),
+        "m": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        "l": pa.array([[1], None, []], pa.list_(pa.int16())),
+        "e": pa.array([1, 2, None], pa.decimal128(10, 2)),
+        "b": pa.array([True, None, False]),
+    }
+)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_columns_that_are_handed_on_keep_type_and_nulls(chunks: int) -> None:
+    """What a function returns as it was given is the very column, though its array had no room for its nulls (M52)."""
+    table = pa.concat_tables([TYPED] * chunks)
+    data = ws.from_arrow(table).map_batches(lambda batch: {**batch, "y": [0] * len(batch["n"])})
+    found = data.to_arrow(engine="serial").drop_columns("y")
+    assert found.to_pylist() == table.to_pylist()
+    assert [str(field.type) for field in found.schema] == [str(field.type) for field in table.schema]
+
+
+def test_columns_that_were_changed_in_place_are_made_anew() -> None:
+    """A private batch may be changed, and values that are objects may be changed in any batch (M53)."""
+
+    def change(batch: dict[str, Any]) -> Any:
+        batch["n"][0] = 7
+        batch["b"][0] = None
+        return batch
+
+    def extend(batch: dict[str, Any]) -> Any:
+        batch["m"][0].append(("l", 2))
+        return batch
+
+    data = ws.from_arrow(TYPED)
+    private = data.select("n", "b").map_batches(change, zero_copy=False).to_arrow(engine="serial")
+    assert private.to_pydict()["b"] == [None, None, False]
+    assert private.column("n").to_pylist()[0] == 7
+    assert data.map_batches(extend).to_arrow(engine="serial").column("m")[0].as_py() == [("k", 1), ("l", 2)]
+    with pytest.raises(ValueError, match="read-only"):
+        data.map_batches(change).to_arrow(engine="serial")
+
+
+def test_frames_and_rows_with_maps_go_through() -> None:
+    """A type that values do not tell is taken from the column of the same name (M52)."""
+    for through in (
+        ws.from_arrow(TYPED).select("m").map(lambda row: row),
+        ws.from_arrow(TYPED).select("m").map_batches(lambda frame: frame, batch_format="pandas"),
+    ):
+        assert through.to_arrow(engine="serial").column("m").to_pylist() == TYPED.column("m").to_pylist()
+    wrong = named("wrong", importlib.import_module("pandas").DataFrame({"m": [1, "a"]}))
+    with pytest.raises(DataError, match=r"MapBatches\(wrong\), block 0.*column 'm'.*int, str"):
+        ws.range(2).map_batches(wrong).to_arrow(engine="serial")
+
+
+def test_numbers_that_are_too_large_and_names_that_are_taken_are_refused() -> None:
+    """Operator, block and column are told."""
+    with pytest.raises(DataError, match=r"Map\(<lambda>\), block 0.*column 'x' cannot be made"):
+        ws.range(2).map(lambda row: {"x": 2**70}).to_arrow(engine="serial")
+    with pytest.raises(DataError, match="two columns would have the name 'b'"):
+        ws.from_items([{"a": 1, "b": 2}]).rename({"a": "b"}).take(engine="serial")
+    with pytest.raises(ConfigurationError, match="take: rows=-1"):
+        ws.range(3).take(-1)
+
+
+def test_an_operator_may_have_blocks_of_another_size() -> None:
+    """Its own number of bytes is that of the operator it is fused into; two numbers are two operators (M57, M60)."""
+
+    def same(batch: Any) -> Any:
+        return batch
+
+    data = ws.from_arrow(tables(40)).map_batches(same, block_bytes=80)
+    found = data.select("x").to_arrow(engine="serial")
+    assert data._last is None
+    assert [len(chunk) for chunk in found.column("x").chunks] == [10] * 4
+    two = data.map_batches(same, block_bytes=160)
+    assert [op.name for op in two._plan().operators] == ["FromArrow->MapBatches(same)", "MapBatches(same)"]
+    assert "it asks for block_bytes=160, one before for 80" in two.explain()
+    for options in ({"block_rows": 3}, {"shape_blocks": False}):
+        with pytest.raises(ConfigurationError, match="80 bytes"):
+            data.options(**options).explain()
+
+
+def test_blocks_may_leave_as_they_are() -> None:
+    """Without shaping even empty ones do, and no block at all is no rows (M57)."""
+    rows: list[int] = []
+    data = ws.from_arrow(tables(4)).options(shape_blocks=False)
+    data = data.map_batches(lambda batch: ({"x": batch["x"][:n]} for n in (1, 0, 2)))
+    assert data.to_arrow(engine="serial").column("x").to_pylist() == [0, 0, 1]
+    assert data._last is not None
+    assert [block.rows for block in data._last.records[0][0].blocks] == [1, 0, 2]
+    none = ws.from_arrow(tables(4)).options(shape_blocks=False).map_batches(lambda batch: iter(rows))
+    assert none.to_arrow(engine="serial").num_rows == 0

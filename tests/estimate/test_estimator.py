@@ -86,11 +86,27 @@ def test_update_keeps_the_curve_while_it_is_right():
 
 def test_bias_below_the_threshold_is_corrected():
     """D33: between fits a local correction follows what the curve misses by, at this size and in part at others."""
-    estimator = Estimator("O_N").fit([(1e6, 2.0), (2e6, 4.0), (3e6, 6.0)] * 4)
+    estimator = Estimator("O_N").fit([(1e6, 2.0), (2e6, 4.0), (3e6, 6.0)] * 12)
     for _ in range(6):
         assert not estimator.update(2e6, 4.6)
     assert estimator.predict(2e6).value == pytest.approx(4.6, rel=0.03)
     assert 2.05 < estimator.predict(1e6).value < 2.3
+
+
+def test_the_interval_learns_from_what_it_was_right_about():
+    """E77, E87: after 30 runs within the threshold the interval is nearly as narrow as one fitted to all of them."""
+    rng = random.Random(4)
+    runs = [(n, n * 2e-6 * rng.uniform(0.93, 1.07)) for n in (rng.uniform(1e6, 4e6) for _ in range(35))]
+    learning = Estimator("O_N").fit(runs[:5])
+    for run in runs[5:]:
+        learning.update(*run)
+    fitted = Estimator("O_N").fit(runs)
+
+    def width(estimator):
+        found = estimator.predict(2e6)
+        return found.high / found.low
+
+    assert width(learning) < 1.15 * width(fitted)
 
 
 def test_update_keeps_the_newest_measurements():

@@ -19,6 +19,7 @@ TIMES = st.one_of(st.just(0.0), st.floats(1e-7, 1e6))
 DATA = st.lists(st.tuples(SIZES, TIMES), min_size=1, max_size=20)
 ORDERS = st.sampled_from([*ComputationalOrder, "auto"])
 MONOTONE = st.sampled_from([None, True, False])
+MONOTONES = pytest.mark.parametrize("monotone", [None, True, False])
 few = settings(max_examples=25, deadline=None)
 
 
@@ -31,7 +32,7 @@ def value(estimator: Estimator, N_ref: float) -> float:
 @few
 @given(DATA, ORDERS, MONOTONE, st.lists(st.floats(0.0, 1e15), min_size=1, max_size=8))
 def test_estimate_is_never_negative_or_nan(data, order, monotone, sizes):
-    """E85, E87: any finite size has a finite estimate of at least 0, within its interval, as Python floats."""
+    """E85, E87, R61: any finite size has a finite estimate of at least 0, within its interval, as Python floats."""
     estimator = Estimator(order, monotone=monotone).fit(data)
     for size in [*sizes, *(size for size, _ in data)]:
         found = estimator.predict(size)
@@ -136,7 +137,7 @@ def test_extrapolation_of_the_description():
 @pytest.mark.parametrize("position", [0, 3, 6])
 @pytest.mark.parametrize("others", [0, 10])
 def test_one_outlier_does_not_move_the_estimate(position, others):
-    """E88: one run 100 times too long among at least five of its size moves the estimate by less than 25 %."""
+    """E88, R61: one run 100 times too long among at least five of its size moves the estimate by less than 25 %."""
     rng = random.Random(7)
     data = [(1e6 * 2**i, 0.5 * 2**i * rng.gauss(1, 0.03)) for i in range(1, others)]
     same = [(1e6, 0.5 * rng.gauss(1, 0.03)) for _ in range(6)]
@@ -220,3 +221,26 @@ def test_fit_and_evaluation_are_quick():
     assert best(lambda: estimator.fit(data), 1) <= 20e-3  # 10 ms on a quiet machine: benchmarks/bench_estimator.py
     assert best(lambda: estimator.predict(5e5), 1000) <= 2e-6
     assert isinstance(estimator.predict(5e5), Prediction)
+
+
+def test_repeated_and_unsorted_sizes():
+    """KF-62: sizes that repeat or are out of order are one point each, the median of their times."""
+    estimator = Estimator("O_N").fit([(2, 4.0), (1, 1.0), (1, 3.0)])
+    assert value(estimator, 1) == pytest.approx(2.0, rel=0.1)
+    assert value(estimator, 2) == pytest.approx(4.0, rel=0.1)
+    assert value(Estimator("O_N").fit([(1, 1.0)] * 3), 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("points", "beyond"),
+    [([(0, 0), (1, 1), (2, 3), (3, 3.5)], 5), ([(0, 0), (1e8, 1.0), (2e8, 1.1), (4e8, 1.15)], 1.6e9)],
+)
+@MONOTONES
+def test_points_on_which_a_cubic_runs_away(points, beyond, monotone):
+    """KF-63: not below 0 within, beyond not below the largest time nor above proportion, and said to be beyond."""
+    estimator = Estimator("O_N", monotone=monotone).fit(points)
+    last, most = points[-1]
+    grid = [value(estimator, beyond * part / 100) for part in range(101)]
+    assert min(grid) >= 0
+    assert all(most * 0.999 <= dt <= most * max(1.0, beyond / last) for dt in grid[-1:])
+    assert "all of them smaller" in estimator.predict(beyond).basis

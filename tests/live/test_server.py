@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -213,3 +213,77 @@ def test_the_end(started: Server, connect: Connect) -> None:
     assert not started.path.exists()
     assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
     assert len(labels(stopped.rest())) < 500
+
+
+class TestTellingAgain:
+    """Snapshots that are told again and again: for what changes too often to be told of each time."""
+
+    @pytest.fixture
+    def calls(self, started: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+        """Grows with each time that the snapshot is taken."""
+        monkeypatch.setattr(module, "TELL_SECONDS", 0.01)
+        taken: list[int] = []
+
+        def snapshot() -> list[dict[str, Any]]:
+            taken.append(len(taken))
+            return [{"kind": "run", "run": "r", "number": taken[-1], "text": "x" * 20_000}]
+
+        live.register_snapshot(snapshot, repeat=True)
+        yield taken
+        live.unregister_snapshot(snapshot)
+
+    def test_it_goes_on(self, started: Server, connect: Connect, calls: list[int]) -> None:
+        """Who looks is told how things stand, without a word from the program, until there is no more to tell (D30)."""
+        client = watched(started, connect)
+        frames = client.until(lambda frame: frame.get("number") == 4)
+        assert [frame["number"] for frame in frames] == [1, 2, 3, 4]  # the first was in the whole state
+
+    def test_nobody_looks(self, started: Server, connect: Connect, calls: list[int]) -> None:
+        """With no viewer, before the first and after the last, no snapshot is taken and the thread sleeps (R62)."""
+        assert calls == []
+        assert started._wait() is None
+        client = watched(started, connect)
+        client.until(lambda frame: frame.get("number") == 1)
+        client.socket.close()
+        live.publish({"kind": "x"})  # the thread notices
+        deadline = time.monotonic() + 10
+        while started.watched and time.monotonic() < deadline:
+            time.sleep(0.001)
+        before = len(calls)
+        started.halt(10)  # whatever was being taken has been
+        assert len(calls) - before <= 1
+        assert started._wait() is None
+        started.start()
+
+    def test_a_viewer_that_does_not_read(
+        self, started: Server, connect: Connect, calls: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Once a stopped viewer has enough to read, none is taken for it; when it goes on it gets the state (R62)."""
+        monkeypatch.setattr(module, "_MOST_UNSENT", 1000)
+        client = connect(started.path, small=True)
+        deadline = time.monotonic() + 20
+        while started._is_read() or not started.watched:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert started._wait() is None
+        taken = len(calls)
+        while time.monotonic() <= started._tell_due:
+            time.sleep(0.001)
+        live.publish({"kind": "x"})
+        while started._queue:  # the thread is awake, and still takes none
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert len(calls) == taken
+        client.until(lambda frame: frame["kind"] == "sync" and frame["stage"] == "end")
+        client.until(lambda frame: frame.get("number", 0) >= taken)
+
+    def test_a_fault(self, started: Server, connect: Connect, calls: list[int]) -> None:
+        """A snapshot that raises takes nothing from the others (R62)."""
+
+        def fault() -> list[dict[str, Any]]:
+            raise ValueError("no state")
+
+        live.register_snapshot(fault, repeat=True)
+        client = watched(started, connect)
+        assert client.until(lambda frame: frame.get("number") == 3)
+        live.unregister_snapshot(fault)

@@ -205,7 +205,7 @@ def test_a_return_without_measurements_fails_the_run() -> None:
     """Only a client that bypasses ours can do that: the error names task, block, peer and remedy (B135)."""
     layout = Layout((0,), (9,), (0,), (1,), (0,), (1,))
     aggregate = TaskAggregate(9, resource_tracking=True)
-    book = TaskBook("cells", layout, TaskState("cells", total_block_count=9), 3, True, None, aggregate)
+    book = TaskBook("cells", layout, TaskState("cells", total_block_count=9), True, None, aggregate)
     record = RunRecord("r", [book], RunClock(), has_workers=True, log_dir=None)
     record.blocks_skipped(0, [1, 2], "done")  # these are exempt
     with pytest.raises(EngineError, match=r"block 7 of task 'cells' came back from worker 5 .*profile_block\(block\)"):

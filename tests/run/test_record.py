@@ -190,7 +190,6 @@ def record():
                 task_id=f"t{number}",
                 layout=layout,
                 state=TaskState(f"t{number}", total_block_count=layout.num_blocks),
-                max_attempts=3,
                 tracked=number in tracked,
                 store=None,
                 aggregate=TaskAggregate(layout.num_blocks, resource_tracking=number in tracked),

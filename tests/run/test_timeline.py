@@ -38,7 +38,7 @@ class Stage:
         ledger = Ledger(PipelineSpec((TaskSpec("t", layout, **rules),)))
         self.tracked = store is not None
         aggregate = TaskAggregate(blocks, resource_tracking=self.tracked)
-        book = TaskBook("t", layout, ledger.tasks[0].state, 3, self.tracked, store, aggregate)
+        book = TaskBook("t", layout, ledger.tasks[0].state, self.tracked, store, aggregate)
         clock = RunClock(monotonic=lambda: 100.0, epoch=lambda: 1_000_100.0)
         self.record = RunRecord("r", [book], clock, has_workers=True, log_dir=None)
         self.dispatcher = Dispatcher(ledger, self.record)

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.estimate.remaining import Left
 from workspan.views.progress import Guard, JsonProgressObserver, PlainProgress, choose
 
 
@@ -187,7 +188,7 @@ class TestPlain:
         assert {char for char in text if not char.isprintable()} == {"\n"}
         assert text.isascii()
         assert lines[0] == "seg: 0/80 blocks (0 %), waiting for workers (0 started), 0:00 elapsed"
-        assert lines[1] == "seg: 16/80 blocks (20 %), 0:02 elapsed, 0:08 left"
+        assert lines[1] == "seg: 16/80 blocks (20 %), 0:02 elapsed"
         assert lines[-1] == "seg: 80/80 blocks (100 %), in 0:10"
 
     def test_no_line_twice(self, make, clock):
@@ -215,14 +216,15 @@ class TestPlain:
         assert 50 < len(stream.getvalue().splitlines()) < 700
 
     def test_resumed_work_is_told_apart(self, make, clock):
-        """Skipped blocks are named, and are no speed (KF-47)."""
+        """Skipped blocks are named, beside the time that is left and its range (KF-47)."""
         stream = io.StringIO()
         observer = PlainProgress(stream, interval_seconds=2.0, clock=clock)
         observer.on_start({"seg": make.state("seg", 1000, 900, skipped=900, ready=100)})
         clock.now = 10.0
-        observer.on_progress({"seg": make.state("seg", 1000, 910, skipped=900, processing=1, ready=89)})
+        left = Left(90.0, 85.0, 97.0)
+        observer.on_progress({"seg": make.state("seg", 1000, 910, skipped=900, processing=1, ready=89, left=left)})
         line = stream.getvalue().splitlines()[-1]
-        assert line == "seg: 910/1,000 blocks (91 %), 900 skipped, 0:10 elapsed, 1:30 left"
+        assert line == "seg: 910/1,000 blocks (91 %), 900 skipped, 0:10 elapsed, 1:30 left (1:25 - 1:37)"
 
     def test_nothing_to_do(self, make, clock):
         """All done before, or no blocks at all: one line, with n == total (KF-56)."""

@@ -10,6 +10,7 @@ import threading
 import pytest
 from rich.console import Console
 
+from workspan.estimate.remaining import Left
 from workspan.views.progress import Guard
 from workspan.views.rich_progress import RichProgress
 
@@ -34,13 +35,29 @@ class TestBars:
         state = make.state("smooth", 1728, 0, ready=1720, processing=8, worker_start=8)
         observer.on_start({"smooth": state})
         clock.now = 120.0
-        after = make.state("smooth", 1728, 1204, ready=516, processing=8, worker_start=9, worker_restart=1)
+        counters = {"ready": 516, "processing": 8, "worker_start": 9, "worker_restart": 1}
+        after = make.state("smooth", 1728, 1204, **counters, left=Left(52.0, 50.0, 55.0))
         observer.on_progress({"smooth": after})
         (line,) = screen(shown)
-        assert re.fullmatch(r"smooth ▶ ━+[╸╺]? *━* 1,204/1,728 69% 8 workers  1 restart 0:52 left", line)
+        assert re.fullmatch(
+            r"smooth ▶ ━+[╸╺]? *━* 1,204/1,728 69% 8 workers  1 restart 0:52 left \(0:50 - 0:55\)", line
+        )
         observer.on_finish({"smooth": make.state("smooth", 1728, worker_start=8)})
         (line,) = screen(shown)
         assert re.fullmatch(r"smooth ✔ ━{30} 1,728/1,728 100% 8 workers +in 2:00", line)
+
+    @pytest.mark.parametrize(
+        ("width", "words"), [(100, "0:52 left (0:50 - 0:55)"), (80, "0:52 left (0:50 - 0:55)"), (64, "0:52 left")]
+    )
+    def test_the_time_left_is_not_cut(self, make, clock, width, words):
+        """Where the line is short the bar gives way, then the range, and never the time that is left (R63)."""
+        shown = console(width)
+        observer = RichProgress(console=shown, clock=clock)
+        state = make.state("smooth", 1728, 1204, processing=8, worker_start=8, left=Left(52.0, 50.0, 55.0))
+        observer.on_start({"smooth": state})
+        (line,) = screen(shown)
+        assert line.endswith(words)
+        observer.on_finish({"smooth": make.state("smooth", 1728)})
 
     def test_a_line_a_task_in_display_order(self, make, clock):
         """Each task has its own line, with its own speed and sign (KF-50)."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from workspan.estimate.remaining import Left
 from workspan.views.status import TaskStatus
 
 
@@ -56,11 +57,18 @@ class TestNumbers:
         """While it runs the time left is shown, when it is done the time that it took, which then stands."""
         status = TaskStatus(make.state(total=4, completed=0, processing=1), 0.0)
         assert status.time == ""
-        status.update(make.state(total=4, completed=1, processing=1), 62.0)
+        status.update(make.state(total=4, completed=1, processing=1, left=Left(186.0)), 62.0)
         assert status.time == "3:06 left"
         status.update(make.state(total=4), 250.0)
         status.update(make.state(total=4), 300.0)
         assert (status.time, status.elapsed_seconds) == ("in 4:10", 250.0)
+
+    def test_the_wait_for_input_is_not_counted(self, make):
+        """A task that begins after an hour is timed from that moment."""
+        status = TaskStatus(make.state(total=10, completed=0), 0.0)
+        status.update(make.state(total=10, completed=0), 3600.0)
+        status.update(make.state(total=10, completed=1, processing=1), 3601.0)
+        assert status.elapsed_seconds == 1.0
 
     def test_a_run_that_ended_early(self, make):
         """When the run is over, nothing is left and nothing is waited for."""

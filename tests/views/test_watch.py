@@ -53,9 +53,9 @@ class TestPicture:
         (title, *lines) = [line.plain.rstrip() for line in render([state], 24.2)]
         assert title == "pid 4121  reduction.py"
         assert lines == [
-            "  reduce       ━━━━━━━━━━━━╸━━━━━━━  24 s of 38 s, 14 s left (9 - 21)",
+            "  reduce       ━━━━━━━━━━━━╸───────  24 s of 38 s, 14 s left (9 - 21)",
             "    load       ✔ 11.2 s",
-            "    normalise  ━━━━━━━━━╸━━━━━━━━━━  13 s of 27 s",
+            "    normalise  ━━━━━━━━━╸──────────  13 s of 27 s",
         ]
 
     def test_ascii(self) -> None:
@@ -73,7 +73,7 @@ class TestPicture:
         """In a narrow terminal the bar gives way to the figures (R63)."""
         state = program(record("start", 1, "a", **expected(10)))
         bars = {
-            width: len(re.findall("[━╸]", render([state], 5.0, width=width)[1].plain))
+            width: len(re.findall("[━╸─]", render([state], 5.0, width=width)[1].plain))
             for width in (30, 50, 60, 80, 200)
         }
         assert bars == {30: 0, 50: 5, 60: 10, 80: 20, 200: 20}

@@ -11,7 +11,6 @@ from cyclopts import App, CycloptsError, Parameter
 
 import workspan as ws
 from workspan.cli import exits
-from workspan.cli.history_app import COMMANDS as HISTORY
 from workspan.cli.history_app import build as history
 from workspan.cli.terminal import complain
 
@@ -24,7 +23,7 @@ def run(words: list[str]) -> int:
     except CycloptsError as error:
         complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
         return exits.REFUSED
-    if command in (demo, report, repair, watch, worker, *HISTORY):
+    if command.__module__.startswith(__package__):  # ours, and not help or version
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
@@ -44,11 +43,18 @@ def build() -> App:
         default_parameter=Parameter(negative=()),
     )
     app.command(demo)
+    app.command(run_script, name="run")
+    app.command(forecast)
     app.command(report)
+    app.command(compare)
+    app.command(trace)
     app.command(repair)
     app.command(watch)
     app.command(history())
     app.command(worker)
+    app.command(doctor)
+    app.command(settings, name="config")
+    app.command(completion)
     return app
 
 
@@ -83,11 +89,105 @@ def demo(
     return run_demo(Options(out=out, workers=workers, block=block, engine=engine, fresh=fresh, quiet=quiet))
 
 
-def report(path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")], /) -> int:
-    """Print the resource panel of the last run."""
+def forecast(
+    path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")],
+    /,
+    *,
+    workers: Annotated[
+        int | None, Parameter(converter=_whole, help="Workers of each task; default: as in the last run.")
+    ] = None,
+    fresh: Annotated[bool, Parameter(help="All blocks, also those that are done.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
+) -> int:
+    """Say how long the rest of a tracked run will take, or a repeat of it if it is complete.
+
+    It is known from the blocks of earlier runs: how long they took, how much they varied, and how they wait for each
+    other. The script is not needed.
+    """
+    from workspan.cli.forecast import run as run_forecast
+
+    return run_forecast(path, workers=workers, fresh=fresh, as_json=json)
+
+
+def report(
+    path: Annotated[
+        Path, Parameter(help="A tracking folder, its runs.jsonl, or a folder that holds some tracking folders.")
+    ] = Path(),
+    /,
+    *,
+    html: Annotated[Path | None, Parameter(help="Write a page about the run, which needs nothing but itself.")] = None,
+    json: Annotated[
+        Path | None, Parameter(help="Write the report; - is standard output.", allow_leading_hyphen=True)
+    ] = None,
+    csv: Annotated[
+        Path | None, Parameter(help="Write the blocks, a row each; - is standard output.", allow_leading_hyphen=True)
+    ] = None,
+    parquet: Annotated[Path | None, Parameter(help="Write the blocks, a row each.")] = None,
+) -> int:
+    """Print the resource panel of the last run, and write it as a page or as data."""
+    from workspan.cli.report import Outputs
     from workspan.cli.report import run as run_report
 
-    return run_report(path)
+    return run_report(path, Outputs(html=html, json=json, csv=csv, parquet=parquet))
+
+
+def compare(
+    a: Annotated[str, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl; '#-2' selects a run.")],
+    b: Annotated[str | None, Parameter(help="The newer one; without it the last run at A and the one before.")] = None,
+    /,
+    *,
+    fail_over: Annotated[str | None, Parameter(help="End with exit code 1 if anything grew by more: 10%.")] = None,
+    fail_on: Annotated[
+        tuple[str, ...], Parameter(help="Metrics that can fail: wall, cpu, memory, 'io read', steps, ...")
+    ] = (),
+    smallest: Annotated[str, Parameter(help="Smallest change that matters.")] = "2%",
+    also: Annotated[
+        tuple[str, ...], Parameter(help="More runs of the older program, which tell how much runs differ.")
+    ] = (),
+    with_first: Annotated[bool, Parameter(help="Take the first block of each worker, too.")] = False,
+    all: Annotated[bool, Parameter(help="Show every step, and how it was compared.")] = False,
+    json: Annotated[bool, Parameter(help="Print JSON.")] = False,
+) -> int:
+    """Say what changed from one run to another, with the spread of the blocks taken into account.
+
+    Exit codes here: 0 no regression, 1 something grew by more than --fail-over, 2 something could not be compared.
+    """
+    from workspan.cli.compare import run as run_compare
+
+    return run_compare(
+        a,
+        b,
+        fail_over=fail_over,
+        smallest=smallest,
+        also=also,
+        fail_on=fail_on,
+        with_first=with_first,
+        everything=all,
+        as_json=json,
+    )
+
+
+def trace(
+    path: Annotated[str, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl; '#-2' selects a run.")],
+    /,
+    *,
+    out: Annotated[
+        Path, Parameter(name=("--out", "-o"), help="File to write; a name that ends with .gz is compressed.")
+    ] = Path("trace.json"),
+    lanes: Annotated[
+        Literal["workers", "steps"], Parameter(help="A lane for each worker, or for each step of each worker.")
+    ] = "workers",
+    limit: Annotated[int, Parameter(converter=_whole, help="Most blocks; the first ones are kept.")] = 1_000_000,
+    gzip: Annotated[bool, Parameter(help="Compress, whatever the name.")] = False,
+    otlp: Annotated[str | None, Parameter(help="Send spans to this OTLP endpoint instead (extra 'otel').")] = None,
+) -> int:
+    """Write a run as a trace that opens in Perfetto (ui.perfetto.dev) and in chrome://tracing.
+
+    Each worker is a lane, blocks are slices, steps are slices within them, memory and I/O are counters.
+    """
+    from workspan.cli.trace import run as run_trace
+
+    return run_trace(path, out=out, lanes=lanes, limit=limit, compress=gzip, otlp=otlp)
 
 
 def repair(
@@ -137,3 +237,89 @@ def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of
     from workspan.cli.worker import run as run_worker
 
     return run_worker(context)
+
+
+def run_script(
+    script: Annotated[Path, Parameter(help="A Python script, and after a colon what to run of it: script.py:task.")],
+    /,
+    *arguments: Annotated[str, Parameter(help="Arguments of the script (sys.argv); options of its own after --.")],
+    workers: Annotated[int | None, Parameter(converter=_whole, help="Most workers of each task.")] = None,
+    engine: Annotated[str | None, Parameter(help="processes, serial, or what else run_blockwise takes.")] = None,
+    tracking: Annotated[
+        Path | None, Parameter(help="Folder that remembers what was done, with a folder of each task.")
+    ] = None,
+    set_: Annotated[tuple[str, ...], Parameter(name="--set", show_default=False, help="A setting, name=value.")] = (),
+    forecast_only: Annotated[bool, Parameter(help="Say how long it would take, and run nothing.")] = False,
+    no_progress: Annotated[bool, Parameter(help="Show no progress.")] = False,
+    quiet: Annotated[bool, Parameter(help="Print errors only.")] = False,
+) -> int:
+    """Run the task, the pipeline or the list of tasks that a script declares.
+
+    What stands under `if __name__ == "__main__":` is not run. The name may be that of a variable, of a function that
+    returns a task or runs it or writes a dataset, or the id of a task; it is not needed where there is only one.
+    Options win over what the script says; run.workers and run.engine of the settings do, too.
+    """
+    from workspan.cli.run import Options
+    from workspan.cli.run import run as run_it
+
+    return run_it(
+        Options(
+            script=str(script),
+            arguments=arguments,
+            workers=workers,
+            engine=engine,
+            tracking=tracking,
+            settings=set_,
+            forecast_only=forecast_only,
+            progress=not no_progress,
+            quiet=quiet,
+        )
+    )
+
+
+def doctor(
+    *,
+    path: Annotated[Path | None, Parameter(help="Folder whose file system is looked at, else the working one.")] = None,
+    json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
+    limit: Annotated[float, Parameter(help="Most seconds that it may take; usually it is one.")] = 5.0,
+) -> int:
+    """Say what this machine can measure and do, and what to do about what it cannot.
+
+    Everything is tried out: clocks, counters, a worker process, locks and maps of the file system, sockets. The exit
+    code is 1 only if something is broken without which nothing runs.
+    """
+    from workspan.cli.doctor import run as run_doctor
+
+    return run_doctor(path, json=json, limit=limit)
+
+
+def settings(
+    *,
+    changed: Annotated[bool, Parameter(help="Only those that are not at their default.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
+) -> int:
+    """Print every setting, its value, and where that came from.
+
+    Settings come from workspan.toml or pyproject.toml ([tool.workspan]) in the working directory, and from WORKSPAN_...
+    in the environment, which wins.
+    """
+    from workspan.cli.settings import run as run_settings
+
+    return run_settings(only_changed=changed, json=json)
+
+
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"] | None, Parameter(help="Shell; by default the one this runs in.")
+    ] = None,
+    /,
+    *,
+    install: Annotated[bool, Parameter(help="Write it where the shell looks for it, instead of printing it.")] = False,
+) -> int:
+    """Print what makes a shell complete commands and options of workspan at the Tab key.
+
+    For the running shell alone: source <(workspan completion bash).
+    """
+    from workspan.cli.completion import run as run_completion
+
+    return run_completion(build(), shell, install=install)

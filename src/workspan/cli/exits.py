@@ -8,6 +8,7 @@ from workspan.cli import terminal
 from workspan.errors import (
     ConfigurationError,
     InvalidMetadataError,
+    MapError,
     MissingExtraError,
     StoreFullError,
     StoreLockedError,
@@ -66,6 +67,8 @@ def is_full(error: OSError) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    """Text of *error* without line breaks."""
+    """Text of *error* without line breaks; where it is a traceback of the user's function, with them."""
+    if isinstance(error, MapError):
+        return str(error)
     text = " ".join(str(error).split()) or type(error).__name__
     return text if isinstance(error, WorkspanError) else f"{text} (--traceback shows where)"

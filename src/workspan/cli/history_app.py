@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-__all__ = ["COMMANDS", "build"]
+__all__ = ["build"]
 
 Folder = Annotated[Path | None, Parameter(help="Folder of timing files; by default where programs keep them.")]
 Step = Annotated[str, Parameter(help="Name of the step, or the end of it: a function, a section.")]

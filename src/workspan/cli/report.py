@@ -1,58 +1,167 @@
-"""``workspan report``: the resource panel of a run that is over."""
+"""``workspan report``: the resource panel of a run that is over, a page about it, and its blocks as rows."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan.cli import exits
 from workspan.cli.terminal import say
-from workspan.errors import ConfigurationError
+from workspan.errors import ConfigurationError, StoreFullError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from workspan.report.task import TaskReport
+    from workspan.report.page import Extra
+    from workspan.report.page_blocks import BlockSource
+    from workspan.report.task import RunReport, TaskReport
 
 RUNS = "runs.jsonl"
+STDOUT = "-"
+
+_PATTERNS = ((f"*/{RUNS}", f"tracking/*/{RUNS}"), (f"*/*/{RUNS}",), (f"*/*/*/{RUNS}",))
+"""Where runs are looked for in a folder; the next ones only if the ones before find none."""
 
 
-def run(path: Path) -> int:
-    """Print the panel of the newest run below *path* that had something to do.
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What to write beside the panel. ``-`` is standard output, of one of them."""
+
+    html: Path | None = None
+    json: Path | None = None
+    csv: Path | None = None
+    parquet: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what cannot work, before anything is read.
+
+        Raises
+        ------
+        ConfigurationError
+            Two outputs for one place, or a kind that is no text to standard output.
+        """
+        named = {name: str(path) for name in self.__slots__ if (path := getattr(self, name)) is not None}
+        places = list(named.values())
+        for name, place in named.items():
+            if place.startswith("--"):
+                raise ConfigurationError(f"--{name} {place}: the name of a file is missing")
+            if places.count(place) > 1:
+                raise ConfigurationError(f"--{name} {place}: two outputs cannot go to the same place")
+            if place == STDOUT and name in ("html", "parquet"):
+                raise ConfigurationError(f"--{name} - is not possible: name a file")
+            if place != STDOUT and Path(place).is_dir():
+                raise ConfigurationError(f"--{name} {place}: that is a folder, name a file in it")
+
+    @property
+    def has_stdout(self) -> bool:
+        """Whether standard output is taken."""
+        return any(str(getattr(self, name)) == STDOUT for name in self.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest run at a path that had something to do."""
+
+    report: RunReport
+    files: dict[str, Path]
+    """Task id -> its ``runs.jsonl``."""
+    idle: bool
+    """Newer runs found every block done."""
+    other: tuple[str, ...]
+    """Tasks that were not part of that run."""
+
+
+def run(path: Path, outputs: Outputs | None = None) -> int:
+    """Print the panel of the newest run below *path* that had something to do, and write what is asked for.
 
     Raises
     ------
     ConfigurationError
-        No run is recorded there.
+        No run is recorded there, or an output cannot be.
+    NoStoreError
+        Rows are asked for, and no task has a store.
     """
-    from workspan.report.task import RunReport
+    outputs = outputs or Outputs()
+    outputs.check()
+    found = newest_run(path)
+    if not outputs.has_stdout:
+        _print(found)
+    written = []
+    for name, write in _WRITERS.items():
+        to = getattr(outputs, name)
+        if to is not None:
+            told = _guarded(name, to, write, found)
+            if str(to) != STDOUT:
+                written.append(f"{told} {to}")
+    if written:
+        say("")
+        for line in written:
+            say(line)
+    return exits.DONE
+
+
+def _print(found: Found) -> None:
     from workspan.views.panel import render_panel
     from workspan.views.terminal import encoding_of
 
-    found, idle = last_reports(path)
-    newest = max(found, key=lambda report: report.started_at)
-    tasks = {report.task_id: report for report in sorted(found, key=_order) if report.run_id == newest.run_id}
-    panel = render_panel(
-        RunReport(
-            run_id=newest.run_id,
-            started_at=newest.started_at,
-            ended_at=newest.ended_at,
-            wall_seconds=newest.wall_seconds,
-            outcome=newest.outcome,
-            tasks=tasks,
-            # Beside the work of some of its tasks the span of the whole run would mislead.
-            span_seconds=newest.place.span_seconds if newest.place and newest.place.tasks == len(tasks) else None,
-        ),
-        encoding=encoding_of(sys.stdout),
-    )
-    say(panel or f"{', '.join(tasks)}: nothing was measured in run {newest.run_id} ({newest.outcome})")
-    if idle:
+    report = found.report
+    panel = render_panel(report, encoding=encoding_of(sys.stdout))
+    say(panel or f"{', '.join(report.tasks)}: nothing was measured in run {report.run_id} ({report.outcome})")
+    if found.idle:
         say("\nThe newest run found every block done before; this is the last one that had something to do.")
-    other = [report.task_id for report in found if report.task_id not in tasks]
-    if other:
-        say(f"\nNot part of that run: {', '.join(other)}")
-    return exits.DONE
+    if found.other:
+        say(f"\nNot part of that run: {', '.join(found.other)}")
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------
+
+
+def newest_run(path: Path) -> Found:
+    """Find the newest run below *path* that had something to do.
+
+    Parameters
+    ----------
+    path
+        A ``runs.jsonl``, its folder, or a folder of such folders.
+
+    Raises
+    ------
+    ConfigurationError
+        There is none.
+    """
+    from workspan.report.task import RunReport
+
+    found, idle = last_reports(path)
+    newest = max((report for _, report in found), key=lambda report: report.started_at)
+    here = sorted((pair for pair in found if pair[1].run_id == newest.run_id), key=lambda pair: _order(pair[1]))
+    tasks = {report.task_id: _at(report, file) for file, report in here}
+    whole = RunReport(
+        run_id=newest.run_id,
+        started_at=newest.started_at,
+        ended_at=newest.ended_at,
+        wall_seconds=newest.wall_seconds,
+        outcome=_worst(list(tasks.values())),
+        tasks=tasks,
+        # Beside the work of some of its tasks the span of the whole run would mislead.
+        span_seconds=newest.place.span_seconds if newest.place and newest.place.tasks == len(tasks) else None,
+    )
+    other = tuple(dict.fromkeys(report.task_id for _, report in found if report.task_id not in tasks))
+    return Found(whole, {report.task_id: file for file, report in here}, idle, other)
+
+
+def _at(report: TaskReport, file: Path) -> TaskReport:
+    """Return the report of a task whose store is where its history is: the folder may have been moved since."""
+    moved = file.parent.resolve()
+    return replace(report, tracking_path=str(moved)) if (moved / "zarr.json").is_file() else report
+
+
+def _worst(tasks: list[TaskReport]) -> str:
+    order = ("error", "interrupted", "abandoned", "incomplete", "completed")
+    return min((task.outcome for task in tasks), key=lambda o: order.index(o) if o in order else -1)
 
 
 def _order(report: TaskReport) -> tuple[float, float, str]:
@@ -61,8 +170,8 @@ def _order(report: TaskReport) -> tuple[float, float, str]:
     return place, min((record.id for record in report.workers.records), default=math.inf), report.task_id
 
 
-def last_reports(path: Path) -> tuple[list[TaskReport], bool]:
-    """Last report that is worth showing of each task at *path*, and whether newer ones had nothing to do.
+def last_reports(path: Path) -> tuple[list[tuple[Path, TaskReport]], bool]:
+    """Find the last report worth showing of each task, with its file, and whether newer ones had nothing to do.
 
     Parameters
     ----------
@@ -77,15 +186,9 @@ def last_reports(path: Path) -> tuple[list[TaskReport], bool]:
     from workspan.report.task import TaskReport
     from workspan.store.runs import iter_runs
 
-    if path.is_file():
-        files = [path]
-    elif (path / RUNS).is_file():
-        files = [path / RUNS]
-    else:
-        files = sorted([*path.glob(f"*/{RUNS}"), *path.glob(f"tracking/*/{RUNS}")])
-    shown: list[dict[str, Any]] = []
+    shown: list[tuple[Path, dict[str, Any]]] = []
     newest: list[dict[str, Any]] = []
-    for file in files:
+    for file in _histories(path):
         last = busy = None
         for line in iter_runs(file):
             if line is not None:
@@ -93,17 +196,101 @@ def last_reports(path: Path) -> tuple[list[TaskReport], bool]:
                 busy = busy if _was_idle(line) else line
         if last is not None:
             newest.append(last)
-            shown.append(busy or last)
+            shown.append((file, busy or last))
     if not shown:
         raise ConfigurationError(
             f"{str(path)!r} holds no recorded run: name a tracking folder, which has a {RUNS!r} inside, or the folder "
             "that holds the tracking folders of several tasks"
         )
-    idle = all(map(_was_idle, newest)) and not all(map(_was_idle, shown))
-    return [TaskReport.from_json(line) for line in shown], idle
+    idle = all(map(_was_idle, newest)) and not all(_was_idle(line) for _, line in shown)
+    return [(file, TaskReport.from_json(line)) for file, line in shown], idle
+
+
+def _histories(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if (path / RUNS).is_file():
+        return [path / RUNS]
+    for patterns in _PATTERNS:
+        if found := sorted(file for pattern in patterns for file in path.glob(pattern)):
+            return found
+    return []
 
 
 def _was_idle(line: dict[str, Any]) -> bool:
     """Whether a run skipped every block."""
     blocks = line.get("blocks")
     return isinstance(blocks, dict) and blocks.get("count") == blocks.get("skipped") == blocks.get("total")
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _guarded(name: str, to: Path, write: Callable[[Found, Path], str], found: Found) -> str:
+    """Write one output; what the file system refuses is said with the option that asked for it."""
+    try:
+        return write(found, to)
+    except BrokenPipeError:  # the reader has seen enough
+        return ""
+    except OSError as error:
+        if exits.is_full(error):
+            raise StoreFullError(f"no space is left for --{name} {to}") from error
+        raise ConfigurationError(f"--{name} {to} cannot be written: {error.strerror or error}") from error
+
+
+def _write_html(found: Found, to: Path) -> str:
+    from workspan.views.format import size
+    from workspan.views.html.page import write_page
+
+    return f"page, {size(write_page(found.report, to, extras=_extras(found)))}:"
+
+
+def _extras(found: Found) -> dict[str, Extra]:
+    from workspan.cli.report_rows import dataset_extra
+    from workspan.report.page import Extra
+
+    out = {}
+    for task_id, file in found.files.items():
+        known = dataset_extra(found.report.tasks[task_id], file.parent)
+        out[task_id] = known or Extra(runs=file)
+    return out
+
+
+def _write_json(found: Found, to: Path) -> str:
+    text = json.dumps(found.report.to_json(), allow_nan=False, indent=1) + "\n"
+    if str(to) == STDOUT:
+        sys.stdout.write(text)
+    else:
+        to.write_text(text, "utf-8")
+    return "report as JSON:"
+
+
+def _write_csv(found: Found, to: Path) -> str:
+    from workspan.report.export import write_csv
+
+    reports, sources = list(found.report.tasks.values()), _sources(found)
+    if str(to) == STDOUT:
+        sys.stdout.flush()
+        rows = write_csv(reports, sys.stdout.buffer, sources)
+    else:
+        with open(to, "wb") as file:
+            rows = write_csv(reports, file, sources)
+    return f"{rows:,} blocks as CSV:"
+
+
+def _write_parquet(found: Found, to: Path) -> str:
+    from workspan.report.export import write_parquet
+
+    return f"{write_parquet(list(found.report.tasks.values()), to, _sources(found)):,} blocks as Parquet:"
+
+
+def _sources(found: Found) -> dict[str, BlockSource]:
+    return {task_id: extra.source for task_id, extra in _extras(found).items() if extra.source is not None}
+
+
+_WRITERS: dict[str, Callable[[Found, Path], str]] = {
+    "html": _write_html,
+    "json": _write_json,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+}

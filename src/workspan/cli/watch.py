@@ -13,7 +13,8 @@ from workspan.live.viewer import Closed, Opened, Received, Trouble, Viewer
 from workspan.views.format import many_lines, one_line
 from workspan.views.terminal import emit, encoding_of, is_terminal
 from workspan.views.watch import WatchState, render
-from workspan.views.watch_plain import PlainLines, title
+from workspan.views.watch_plain import PlainLines, end_line, title
+from workspan.views.watch_run import RunChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +35,7 @@ def run(*, name: str | None, pid: int | None, plain: bool, once: bool) -> int:
                 watcher.show_once()
             elif plain or not is_terminal(sys.stdout):
                 watcher.show_lines()
-            else:
+            elif not watcher.show_app():
                 watcher.show_screen()
         except KeyboardInterrupt:
             pass
@@ -80,9 +81,28 @@ class Watcher:
         """Print a line for each thing that happens, for as long as anybody reads them."""
         is_read = True
         while is_read:
-            lines = list(self._news(steps=True))
+            lines = list(self._news(REDRAW_SECONDS, steps=True))
             lines += self._plain.overviews(list(self._state.programs.values()), self._clock())
             is_read = all([emit(f"{time.strftime('%H:%M:%S')} {line}", sys.stdout) for line in lines])
+
+    def show_app(self) -> bool:
+        """Show the full-screen view until somebody ends it; False if it cannot be: it is in the extra ``live``."""
+        if not (
+            is_terminal(sys.stderr) and is_terminal(sys.stdin)
+        ):  # it draws on the one and reads keys from the other
+            return False
+        try:
+            from workspan.views.watch_app import WatchApp
+        except ImportError:
+            return False
+        app = WatchApp(
+            lambda: list(self._state.programs.values()),
+            lambda: list(self._news(0.0, steps=False)),
+            lambda: self._wait_text("waiting for a program (q ends)"),
+            self._clock,
+        )
+        app.run()
+        return True
 
     def show_screen(self) -> None:
         """Keep a picture of all programs on the terminal, for as long as there is one."""
@@ -96,15 +116,15 @@ class Watcher:
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             drawn_at = -REDRAW_SECONDS
             while not console.quiet:
-                for line in self._news(steps=False):
+                for line in self._news(REDRAW_SECONDS, steps=False):
                     console.print(Text(line), soft_wrap=True)
                 if (now := self._clock()) - drawn_at < REDRAW_SECONDS:
                     continue
                 drawn_at = now
-                lines = render(self._state.programs.values(), now, width=console.width)
+                most = max(1, console.height - 1)
+                lines = render(self._state.programs.values(), now, width=console.width, height=most)
                 if not lines:
                     lines = [Text(self._wait_text("waiting for a program (Ctrl-C ends)"), "dim")]
-                most = max(1, console.height - 1)
                 if len(lines) > most:
                     hidden = len(lines) - most + 1
                     lines = [
@@ -115,9 +135,9 @@ class Watcher:
                     text.truncate(console.width, overflow="ellipsis")
                 live.update(Group(*lines), refresh=True)
 
-    def _news(self, *, steps: bool) -> Iterator[str]:
-        """Wait a little and yield lines about what has happened; about *steps* only if wanted."""
-        for event in self._viewer.poll(REDRAW_SECONDS):
+    def _news(self, wait: float, *, steps: bool) -> Iterator[str]:
+        """Wait *wait* seconds at most and yield lines about what has happened; about *steps* only if wanted."""
+        for event in self._viewer.poll(wait):
             yield from self._take(event, steps=steps)
         if steps and not self._state.programs:
             text = self._wait_text("waiting for a program (Ctrl-C ends)")
@@ -153,14 +173,21 @@ class Watcher:
             yield many_lines(text).replace("\n", "\n    ").replace("\t", "    ")
         else:
             change = self._state.receive(number, frame, event.at)
-            if steps and change is not None:
-                program = self._state.programs[number]
+            if change is None:
+                return
+            program = self._state.programs[number]
+            if isinstance(change, RunChange):
+                if steps:
+                    yield from self._plain.run_lines(program, change, self._clock())
+                elif change.event == "end":
+                    yield end_line(program, change.run)
+            elif steps:
                 yield from self._plain.lines(program, change, self._clock())
 
     def _picture(self) -> Iterator[str]:
         """Yield the state of all programs as lines of text."""
         try:
-            "━╸╌✔✗µ".encode(encoding_of(sys.stdout))
+            "━╸─╌✔✗▶∅…µ".encode(encoding_of(sys.stdout))
             ascii_only = False
         except (UnicodeEncodeError, LookupError):
             ascii_only = True

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from workspan.arguments import at_least
-from workspan.dataset.blocks import concat
+from workspan.dataset.blocks import concat, no_rows
 from workspan.errors import ConfigurationError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _pieces(box: list[pa.Table], shape: Shape) -> Iterator[pa.Table]:
 def _empty(schema: pa.Schema | None) -> pa.Table:
     import pyarrow as pa
 
-    return pa.table({}) if schema is None else schema.empty_table()
+    return pa.table({}) if schema is None else no_rows(schema)
 
 
 def row_chunks(table: pa.Table, rows: int) -> Iterator[pa.Table]:

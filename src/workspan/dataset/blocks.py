@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from workspan.dataset.columns import array_of, column_of, is_nested
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "Given",
     "batch_of",
     "certain",
     "concat",
+    "digest",
     "first_rows",
     "from_frame",
-    "from_numpy",
     "guess",
     "hand_over",
     "is_guess",
+    "no_rows",
     "rows_in",
     "rows_of",
     "table_of_batch",
@@ -62,6 +65,11 @@ def certain(table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(left or None)
 
 
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows; ``schema.empty_table()`` imports pandas first."""
+    return pa.Table.from_batches([], schema)
+
+
 def first_rows(table: pa.Table, rows: int) -> pa.Table:
     """Return at most so many rows; a table without columns, which Arrow would give rows, as it is."""
     return table if rows >= table.num_rows else table.slice(0, rows)
@@ -96,6 +104,14 @@ def clash(tables: Iterable[pa.Table]) -> str:
     return f"blocks with different schemas do not go together: {told}. Give the column one type in every block"
 
 
+def digest(table: pa.Table) -> bytes:
+    """Return a fingerprint of the rows: equal ones have the same, however they are cut."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return blake2b(sink.getvalue(), digest_size=16).digest()
+
+
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
@@ -106,13 +122,18 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     ]
     rows: list[dict[str, Any]] = table.to_pylist()
     for name in tensors:
-        for row, value in zip(rows, _array_of(table.column(name)), strict=True):
+        for row, value in zip(rows, array_of(table.column(name)), strict=True):
             row[name] = value
     return rows
 
 
-def table_of_rows(rows: Sequence[Mapping[str, Any]], where: str) -> pa.Table:
+def table_of_rows(rows: Sequence[Mapping[str, Any]], where: str, hints: pa.Schema | None = None) -> pa.Table:
     """Build a table of rows; a name that a row lacks is null in it.
+
+    Parameters
+    ----------
+    hints
+        Types to try for columns of these names where none can be found out from the values.
 
     Raises
     ------
@@ -125,7 +146,13 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], where: str) -> pa.Table:
         columns = {name: [row.get(name) for row in rows] for name in names}
     if not columns:
         raise DataError(f"{where}: the rows have no columns; return a dict with at least one")
-    return pa.table({str(name): _column(str(name), values, where) for name, values in columns.items()})
+    named = {str(name): values for name, values in columns.items()}
+    return pa.table({name: column_of(name, values, where, _hint(hints, name)) for name, values in named.items()})
+
+
+def _hint(schema: pa.Schema | None, name: str) -> pa.DataType | None:
+    place = -1 if schema is None else schema.get_field_index(name)
+    return None if schema is None or place < 0 else schema.field(place).type
 
 
 def _equal_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
@@ -142,71 +169,6 @@ def _equal_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | 
         return None
 
 
-def _column(name: str, values: Any, where: str) -> Any:
-    """Return a column of Arrow from whatever it is given as."""
-    if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return values
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        kind = type(values).__name__
-        raise DataError(
-            f"{where}: column {name!r} is one value, {str(values)[:60]!r} of type {kind}: give one value a row, for "
-            "example numpy.full(rows, value)"
-        )
-    try:
-        if isinstance(values, np.ndarray):
-            return from_numpy(values)
-        values = list(values)
-        first = next((value for value in values if value is not None), None)
-        if isinstance(first, np.ndarray) and first.ndim:
-            if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
-                return from_numpy(np.stack(values))
-            values = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-        return _from_list(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
-        kinds = sorted({type(value).__name__ for value in values})[:5]
-        raise DataError(
-            f"{where}: column {name!r} cannot be made into an Arrow column of its values of type "
-            f"{', '.join(kinds)}: {error}. Return values of one type that Arrow knows"
-        ) from error
-
-
-def _from_list(values: list[Any]) -> Any:
-    kinds = set(map(type, values))
-    if len(kinds) == 1 and kinds <= _PLAIN:
-        with suppress(OverflowError):
-            return from_numpy(np.array(values, _PLAIN_TYPES[kinds.pop()]))
-    return pa.array(values)
-
-
-_PLAIN_TYPES = {int: np.int64, float: np.float64, bool: np.bool_}
-_PLAIN = set(_PLAIN_TYPES)
-
-
-def from_numpy(values: np.ndarray[Any, Any]) -> Any:
-    """Return an array as a column; one of several axes as a column of tensors."""
-    if values.ndim == 0:
-        raise ValueError("it is a single number, not one value a row")
-    if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
-    if isinstance(values, np.ma.MaskedArray):
-        if values.ndim > 1 and np.ma.is_masked(values):
-            raise ValueError("values of an array of several axes are masked, and a tensor has no place for nulls")
-        if np.ma.is_masked(values):
-            return pa.array(values.tolist(), None if values.dtype.kind in "OUS" else pa.from_numpy_dtype(values.dtype))
-        values = values.data
-    if values.ndim == 1:
-        kind = values.dtype.kind
-        if kind in "iuf" and values.dtype.isnative:
-            # As pyarrow.array does, but that imports pandas first, which takes a second of every new worker.
-            buffer = pa.py_buffer(np.ascontiguousarray(values))
-            return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, buffer])
-        if kind == "b":
-            bits = pa.py_buffer(np.packbits(values, bitorder="little"))
-            return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
-        return pa.array(values.tolist()) if kind in "OUS" else pa.array(values)
-    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
-
-
 # -- batches ---------------------------------------------------------------------------------------------------------
 
 
@@ -220,14 +182,14 @@ def batch_of(table: pa.Table, form: str | None, zero_copy: bool) -> Any:
     form
         ``"numpy"``: dict of arrays; ``"pandas"``: a frame; ``"pyarrow"`` or ``None``: a table.
     zero_copy
-        Arrays may be read-only views of the block. Else they are writable and the batch's own.
+        Arrays may be views of the block, and are read-only. Else they are writable and the batch's own.
     """
     if form == "pandas":
         frame = table.to_pandas()
         return frame if zero_copy else frame.copy(deep=True)
     if form is None or form == "pyarrow":
         return table if zero_copy else _private(table)
-    return {name: _array_of(table.column(name), zero_copy) for name in table.column_names}
+    return {name: array_of(table.column(name), zero_copy) for name in table.column_names}
 
 
 def rows_in(batch: Any) -> int:
@@ -237,32 +199,48 @@ def rows_in(batch: Any) -> int:
     return len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch)
 
 
-def _array_of(column: pa.ChunkedArray, zero_copy: bool = True) -> np.ndarray[Any, Any]:
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        parts = [chunk.to_numpy_ndarray() for chunk in column.chunks]
-        array = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    else:
-        parts = list(map(_view, column.chunks))
-        array = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else column.to_numpy()
-    return array if zero_copy else np.array(array)
+class Given:
+    """A batch that a function is given, and the columns of which its arrays were made.
 
+    An array that the function returns as it was given needs not be made into a column again: the column is there, with
+    its nulls and its very type, which the array may not have had room for.
+    """
 
-def _view(chunk: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the values; plain numbers without nulls as a read-only view."""
-    kind = chunk.type
-    if len(chunk) and chunk.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        # As pyarrow does, but that imports pandas first, which takes a second of every new worker.
-        values: np.ndarray[Any, Any] = np.frombuffer(
-            chunk.buffers()[1], kind.to_pandas_dtype(), chunk.offset + len(chunk)
-        )
-        values = values[chunk.offset :]
-        values.flags.writeable = False  # the memory is the block's, also where NumPy made it
-        return values
-    if chunk.null_count == 0 and len(chunk) and pa.types.is_boolean(kind):
-        bits = np.unpackbits(np.frombuffer(chunk.buffers()[1], np.uint8), bitorder="little")
-        return bits[chunk.offset : chunk.offset + len(chunk)].view(np.bool_)
-    found: np.ndarray[Any, Any] = chunk.to_numpy(zero_copy_only=False)
-    return found
+    __slots__ = ("_arrays", "_table", "value")
+
+    def __init__(self, table: pa.Table, form: str | None, zero_copy: bool) -> None:
+        self.value: Any = batch_of(table, form, zero_copy)
+        self._table = table
+        arrays = self.value.items() if isinstance(self.value, dict) else ()
+        self._arrays = {id(array): (array, name) for name, array in arrays}
+
+    def take(self) -> Any:
+        """Return the batch, and forget it."""
+        value, self.value = self.value, None
+        return value
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the rows."""
+        return self._table.schema
+
+    def column(self, values: Any) -> Any:
+        """Return the column of an array that was given; ``None``: it was not, or may have been changed."""
+        array, name = self._arrays.get(id(values), (None, ""))
+        if array is None or array is not values or array.flags.writeable:
+            return None
+        column = self._table.column(name)
+        if is_nested(column.type):
+            return None
+        if column.num_chunks == 1:
+            return column
+        # Of numbers the array is in one piece already.
+        return None if array.dtype.kind in "iufb" and not column.null_count else column.combine_chunks()
+
+    def hint(self, name: str, values: Any) -> pa.DataType | None:
+        """Return the type to try for a column of the function."""
+        _, given = self._arrays.get(id(values), (None, name))
+        return _hint(self.schema, given)
 
 
 def _private(table: pa.Table) -> pa.Table:
@@ -273,30 +251,70 @@ def _private(table: pa.Table) -> pa.Table:
     return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
-def table_of_batch(value: Any, operator: str, where: str) -> pa.Table:
+def table_of_batch(value: Any, operator: str, where: str, given: Given | None = None) -> pa.Table:
     """Build a table of what a batch function returned.
+
+    Parameters
+    ----------
+    given
+        What it was called with.
 
     Raises
     ------
     DataError
         It is nothing that rows can be made of.
     """
+    table = _table_of(value, f"{operator}, {where}", given)
+    if not table.num_columns:
+        raise DataError(
+            f"{operator}, {where}: the function returned a {type(value).__name__} without columns, and the rows of the "
+            "batch would be gone without a word: to leave them out return its columns without values, for example "
+            "{name: values[:0] for name, values in batch.items()}"
+        )
+    return table
+
+
+def _table_of(value: Any, where: str, given: Given | None) -> pa.Table:
     if isinstance(value, pa.Table):
         return value
     if isinstance(value, pa.RecordBatch):
         return pa.Table.from_batches([value])
     if isinstance(value, Mapping):
-        columns = {str(name): _column(str(name), values, f"{operator}, {where}") for name, values in value.items()}
-        lengths = {name: len(column) for name, column in columns.items()}
-        if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name!r} has {n:,}" for name, n in list(lengths.items())[:6])
-            raise DataError(
-                f"{operator}, {where}: the columns returned differ in length: {told}. Make them equally long"
-            )
-        return pa.table(columns)
+        return _table_of_columns(value, where, given)
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
-        return from_frame(value)
-    raise DataError(f"{operator}, {where}: {_refusal(value)}")
+        return _table_of_frame(value, where, given)
+    raise DataError(f"{where}: {_refusal(value)}")
+
+
+def _table_of_columns(value: Mapping[Any, Any], where: str, given: Given | None) -> pa.Table:
+    columns = {}
+    for key, values in value.items():
+        name = str(key)
+        column = None if given is None else given.column(values)
+        if column is None:
+            column = column_of(name, values, where, None if given is None else given.hint(name, values))
+        columns[name] = column
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name!r} has {n:,}" for name, n in list(lengths.items())[:6])
+        raise DataError(f"{where}: the columns returned differ in length: {told}. Make them equally long")
+    return pa.table(columns)
+
+
+def _table_of_frame(frame: Any, where: str, given: Given | None) -> pa.Table:
+    try:
+        return from_frame(frame)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        schema = None if given is None else given.schema
+        return pa.table({str(name): _from_series(str(name), frame[name], where, schema) for name in frame.columns})
+
+
+def _from_series(name: str, series: Any, where: str, schema: pa.Schema | None) -> Any:
+    """Return one column of a frame: by itself, so that an error names it."""
+    try:
+        return pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return column_of(name, series.tolist(), where, _hint(schema, name))
 
 
 def from_frame(frame: Any) -> pa.Table:

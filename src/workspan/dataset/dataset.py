@@ -21,7 +21,7 @@ from workspan.dataset.run import DatasetRun
 from workspan.dataset.sources import Source, is_local, resolve
 from workspan.dataset.stream import Iteration, Stream
 from workspan.dataset.transform import CHUNK_ROWS
-from workspan.errors import ConfigurationError
+from workspan.errors import ConfigurationError, UsageTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from workspan.dataset.manifest import Existing
     from workspan.dataset.ops import BatchFormat, BatchSize, Op
     from workspan.dataset.plan import Plan
-    from workspan.dataset.stats import DatasetSummary
+    from workspan.dataset.stats import DatasetSummary, OperatorMetrics
     from workspan.dataset.task import Mode
+    from workspan.report.forecast import Forecast
     from workspan.report.task import RunReport
 
 __all__ = ["Dataset"]
@@ -63,13 +64,14 @@ class Dataset:
     [{'square': 0}, {'square': 1}]
     """
 
-    __slots__ = ("_last", "_ops", "_options", "_source")
+    __slots__ = ("_last", "_ops", "_options", "_running", "_source")
 
     def __init__(self, source: Source, ops: Sequence[Op] = (), options: Options | None = None) -> None:
         self._source = source
         self._ops = tuple(ops)
         self._options = options or Options()
         self._last: DatasetRun | None = None
+        self._running: Execution | None = None
 
     def _with(self, op: Op) -> Dataset:
         return Dataset(self._source, (*self._ops, op), self._options)
@@ -167,7 +169,7 @@ class Dataset:
 
     def take(self, rows: int = 20, **run: Unpack[RunKeywords]) -> list[dict[str, Any]]:
         """Return the first rows, as dicts."""
-        return rows_of(self.limit(rows)._table(run, owner=self))
+        return rows_of(self._with(Limit(at_least("take: rows", rows, 0)))._table(run, owner=self))
 
     def count(self, **run: Unpack[RunKeywords]) -> int:
         """Return the number of rows; without a run, where it is known beforehand."""
@@ -215,7 +217,7 @@ class Dataset:
         """
         check_format(batch_format)
         form, size = batch_format, checked_size(batch_size)
-        execution = Execution(self._plan(), run_options(run), "keep")
+        execution = self._running = Execution(self._plan(), run_options(run), "keep")
         return self._iterate(execution, size, form, bool(zero_copy), ordered, ahead)
 
     def iter_rows(self, *, ordered: bool = True, **run: Unpack[RunKeywords]) -> Iterator[dict[str, Any]]:
@@ -245,14 +247,15 @@ class Dataset:
         compression
             As of ``pyarrow.parquet``.
         existing
-            What happens to files that are there and not of this write: ``"refuse"`` or ``"overwrite"``.
+            What happens to files that are there and not of this write: ``"refuse"``, or ``"overwrite"``, which removes
+            those that an earlier write has made, and refuses others too.
         filesystem
             A ``pyarrow.fs.FileSystem`` in which the folder is; ``None``: as the path says.
 
         Raises
         ------
         ConfigurationError
-            The folder has other files.
+            The folder has other files, or cannot be written to.
         LayoutMismatchError
             Another dataset was run with this *tracking_path*.
         """
@@ -296,6 +299,42 @@ class Dataset:
 
     # -- what it cost ------------------------------------------------------------------------------------------------
 
+    def forecast(
+        self,
+        workers: int | None = None,
+        *,
+        writes: Literal["parquet", "csv", "json"] | None = None,
+        **run: Unpack[RunKeywords],
+    ) -> Forecast:
+        """Say what an execution will take, from what its operators took in earlier ones. Nothing runs.
+
+        Parameters
+        ----------
+        workers
+            Workers of each operator; ``None``: as the run would have them.
+        writes
+            That its rows are written, and how; ``None``: they are not.
+        **run
+            As for the run: with its *tracking_path* the tasks that are done are left out.
+
+        Raises
+        ------
+        ConfigurationError
+            There is a limit in the middle of the dataset.
+        """
+        from workspan.dataset.forecast import forecast_plan
+
+        what = self
+        if writes is not None:
+            kinds = {"parquet": "WriteParquet", "csv": "WriteCSV", "json": "WriteJSON"}
+            if writes not in kinds:
+                raise ConfigurationError(f"writes={writes!r} is not known: use 'parquet', 'csv' or 'json'")
+            what = self._with(Write(sinks.Sink(kinds[writes], "", "", sinks.JsonWriter)))
+        options = run_options(run)
+        return forecast_plan(
+            what._plan(), options.workers, workers, tracking=options.tracking_path, resources=options.resources
+        )
+
     def explain(self) -> str:
         """Return what would run, as text: operators, why they are not fused, tasks, batches, steps. Nothing runs."""
         return self._plan().explain()
@@ -314,9 +353,22 @@ class Dataset:
         """Return what the last execution cost, as values; ``None`` before the first."""
         return None if self._last is None else self._last.stats_summary()
 
+    def metrics(self) -> tuple[OperatorMetrics, ...]:
+        """Return the operators of the execution that goes on, or else of the last one, as far as they have come.
+
+        May be called from another thread, or between two batches. Before the first execution there are none. At the end
+        the figures are those of :meth:`stats_summary`.
+        """
+        return () if self._running is None else self._running.metrics()
+
     def report(self) -> RunReport | None:
         """Return the report of the last execution as a blockwise run; ``None`` before the first."""
         return None if self._last is None else self._last.report()
+
+    def _repr_html_(self) -> str:
+        from workspan.dataset.shown import dataset_html
+
+        return dataset_html(self, self._plan)
 
     def __repr__(self) -> str:
         names = "->".join([self._source.name, *(op.name for op in self._ops)])
@@ -342,6 +394,7 @@ class Dataset:
     ) -> DatasetRun:
         """Run; the results are kept only where they were asked for and nothing failed."""
         execution = Execution(self._plan(), run_options(run, **defaults), mode, existing)
+        (owner or self)._running = execution
         kept = False
         try:
             execution.run()
@@ -363,6 +416,7 @@ class Dataset:
             if left == 0 and tables:
                 break
         made.execution.place.remove()
+        tables = tables or [pa.table({})]
         known = [table for table in tables if not is_guess(table)] or tables[:1]
         return certain(concat([table for table in known if table.num_rows] or known[:1], "to_arrow"))
 
@@ -381,7 +435,7 @@ class Dataset:
         try:
             yield from iteration.batches()
         finally:
-            self._last = DatasetRun(execution, iteration.summary())
+            self._last = DatasetRun(execution, iteration.summary(stream))
             execution.place.remove()
 
     def _write(
@@ -395,6 +449,8 @@ class Dataset:
     ) -> DatasetRun:
         if existing not in ("refuse", "overwrite"):
             raise ConfigurationError(f"existing={existing!r} is not known: use 'refuse' or 'overwrite'")
+        if not isinstance(folder, (str, os.PathLike)):
+            raise UsageTypeError(f"write_...({folder!r}): a {type(folder).__name__} is no path")
         name, suffix, opener = kind
         system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
         remote = None if is_local(system) else system

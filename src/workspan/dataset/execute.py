@@ -8,38 +8,50 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
 from math import inf
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from workspan.dataset.blocks import clash, is_guess, no_rows
+from workspan.dataset.failures import map_error
+from workspan.dataset.figures import Tally
+from workspan.dataset.forecast import BundleRows, operator_mark, rows_of_bundles, task_id_of
 from workspan.dataset.manifest import Manifest, open_plan
 from workspan.dataset.ops import MapBatches, Write
+from workspan.dataset.pace import Pace, Paced
 from workspan.dataset.plan import bundled
+from workspan.dataset.record import pack
 from workspan.dataset.results import Place, drop_result, read_record
+from workspan.dataset.runs import Enough, OperatorRun
+from workspan.dataset.sinks import disk, write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
-from workspan.dataset.task import HOLD, STOP, MapTask, result_pieces
+from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
+from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
 from workspan.run.runner import choose_engine, execute
 from workspan.run.task import Task
 
 if TYPE_CHECKING:
     from workspan.dataset.manifest import Existing
-    from workspan.dataset.plan import Operator, Plan, Segment
+    from workspan.dataset.plan import Plan, Segment
     from workspan.dataset.record import TaskRecord
     from workspan.dataset.sources import Piece
+    from workspan.dataset.stats import OperatorMetrics
     from workspan.dataset.task import Mode
-    from workspan.report.task import RunReport
     from workspan.run.session import Session
     from workspan.schedule.spec import TaskSpec
 
-__all__ = ["Execution", "OperatorRun", "RunOptions"]
+__all__ = ["Execution", "RunOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,14 @@ class RunOptions:
     timeout: Any = None
 
     @property
+    def patience(self) -> float:
+        """Seconds that a task may wait until it is wanted: that is time of its deadline too, of which half is left."""
+        timeout = self.timeout
+        if timeout is None:
+            return inf
+        return 0.5 * (timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout))
+
+    @property
     def workers(self) -> int:
         """Most workers of an operator that asks for no number."""
         if self.max_workers is not None:
@@ -62,32 +82,18 @@ class RunOptions:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass
-class OperatorRun:
-    """One operator in one execution."""
-
-    operator: Operator
-    folder: Path
-    function: MapTask
-    count: int
-    """Tasks."""
-    source_rows: int | None = None
-    report: RunReport | None = None
-    fresh: set[int] = field(default_factory=set)
-    """Tasks that this execution ran."""
-
-    def records(self) -> list[TaskRecord]:
-        """Return the records of all tasks that have finished, in order."""
-        found = (read_record(self.folder, index) for index in range(self.count))
-        return [record for record in found if record is not None]
-
-
 class _OperatorTask(Task):
     """A task that tries again what was lost, and not what its function refused."""
+
+    takes_orders = False  # they are in the options already
 
     def __init__(self, execution: Execution, run: OperatorRun, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._execution, self._run = execution, run
+
+    def history_marks(self) -> tuple[str | None, str | None]:
+        """Return what tells this operator and the sizes of its tasks from others: not where its results are."""
+        return operator_mark(self._run.operator), self._run.sizes.mark
 
     def check_outputs(self, done: Any, *, fresh: bool) -> None:
         """Look for the results of tasks that were done before."""
@@ -117,6 +123,7 @@ class Execution:
         if options.tracking_path is not None and not isinstance(options.tracking_path, (str, os.PathLike)):
             kind = type(options.tracking_path).__name__
             raise UsageTypeError(f"tracking_path={options.tracking_path!r} is a {kind}: pass a folder")
+        options = _as_ordered(plan, options, mode)
         self.plan = plan
         self.options = options
         self.mode: Mode = mode
@@ -137,6 +144,11 @@ class Execution:
         self.stop = Event()
         self._errored: dict[tuple[int, int], int] = {}
         self._refused: DataError | None = None
+        self._reading = Lock()
+        self.scheduling = Tally()
+        """What was done between two waits for something to happen, in seconds."""
+        self.began_at: float | None = None
+        """In seconds since the epoch; ``None``: it has not."""
         self.driver_seconds: float | None = None
         """Wall time of the execution in this process; ``None``: it has not ended."""
 
@@ -148,7 +160,7 @@ class Execution:
         MapError
             A function raised in a worker process; in this process its exception is raised as it is.
         """
-        begin = time.perf_counter()
+        begin, self.began_at = time.perf_counter(), time.time()
         try:
             self._run_segments()
         finally:
@@ -166,7 +178,42 @@ class Execution:
                 bundles = self._cut(runs[-1], segment.limit)
                 rows = None
         if self.manifest is not None:
+            self._settle_columns(self.runs[-1])
             self.manifest.finish()
+
+    def _settle_columns(self, run: OperatorRun) -> None:
+        """Write a file without rows where no task has written any, and tell of files that do not go together.
+
+        A reader of what had no rows finds the columns, and not nothing.
+        """
+        assert self.manifest is not None
+        records = run.records()
+        schemas = {record.schema: record for record in records if record.schema is not None and record.written}
+        if len(schemas) > 1:
+            empty = [no_rows(_schema(data)) for data in schemas]
+            try:
+                pa.unify_schemas([table.schema for table in empty], promote_options="permissive")
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                names = [record.written[0] for record in schemas.values() if record.written]
+                warnings.warn(f"{', '.join(names[:5])}: {clash(empty)}", UserWarning, stacklevel=7)
+        if any(record.written is not None for record in records):
+            return
+        found = [_schema(record.schema) for record in records if record.schema is not None]
+        known = [schema for schema in found if not is_guess(no_rows(schema))] or found
+        if known:
+            op = run.operator.ops[-1]
+            assert isinstance(op, Write)
+            made = write_empty(op.sink, known[0])
+            records[0].written = made.name, made.rows, made.size_bytes
+            replace_file(run.folder / f"{records[0].index}.record", pack(records[0]))
+            self.manifest.note(records[0])
+
+    def metrics(self) -> tuple[OperatorMetrics, ...]:
+        """Return how far each operator has come; the tasks that have finished since the last call are read now."""
+        with self._reading:
+            parent = self.plan.source.parent
+            first = 0 if parent is None else parent.summary.depth
+            return tuple(run.metrics(first) for run in list(self.runs))
 
     def check_done(self, run: OperatorRun, indices: list[int]) -> None:
         """Refuse to go on where what was done before is gone."""
@@ -202,7 +249,10 @@ class Execution:
         path = self.place.folder("input") / f"{number}.arrow"
         if not path.exists():
             part = path.with_suffix(".part")
-            with pa.ipc.new_file(str(part), piece.table.schema) as writer:
+            with (
+                disk(f"{piece.label} was put into {path.parent} for the workers", "set TMPDIR to one on another disk"),
+                pa.ipc.new_file(str(part), piece.table.schema) as writer,
+            ):
                 writer.write_table(piece.table)
             os.replace(part, path)
         return ArrowPiece(piece.label, piece.rows, str(path))
@@ -211,14 +261,18 @@ class Execution:
         self, segment: Segment, bundles: list[tuple[Piece, ...]], mode: Mode, rows: int | None
     ) -> list[OperatorRun]:
         runs: list[OperatorRun] = []
+        sizes = BundleRows(rows_of_bundles(bundles))
         for operator in segment.operators:
             last = operator is segment.operators[-1]
             folder = self.place.folder(operator.slug)
-            for stale in (*folder.glob("*.error"), *folder.glob(".*.part")):  # of a run that was killed
+            for stale in (*folder.glob("*.error"), *folder.glob(".*.part"), folder / HOLD):  # of a run that was killed
                 stale.unlink(missing_ok=True)
             upstream = runs[-1].folder if runs else None
             function = MapTask(operator, None if runs else tuple(bundles), mode if last else "keep", folder, upstream)
-            runs.append(OperatorRun(operator, folder, function, len(bundles), None if runs else rows))
+            function.patience = self.options.patience
+            source_rows = None if runs else rows
+            made = OperatorRun(operator, folder, function, len(bundles), source_rows, sizes, began_at=self.began_at)
+            runs.append(made)
         return runs
 
     # -- one segment --------------------------------------------------------------------------------------------------
@@ -231,18 +285,25 @@ class Execution:
         tolerant = [
             any(isinstance(op, MapBatches) and op.max_errors is not None for op in r.operator.ops) for r in runs
         ]
-        enough = _Enough(runs[-1], segment.limit)
+        enough = Enough(runs[-1], segment.limit)
+        # As much as keeps the workers of the next operator busy. In this process tasks take turns by themselves, and
+        # one that waited for another would wait for ever.
+        is_free = not self._has_workers()
+        pace = Pace([r.folder for r in runs], [inf if is_free else 2 * self._workers_of(r) + 2 for r in runs[1:]])
         stop = self.stop if segment.limit is None else Event()
 
         def listen(task_id: str, index: int, done: bool) -> None:
             number = by_id[task_id]
             if done:
-                runs[number].fresh.add(index)
+                runs[number].fresh[index] = time.time()
+                pace.came(number)
                 if tolerant[number] and self._has_too_many(runs[number], index):
                     (self.place.path / STOP).touch()
                     stop.set()
-                if number and self.tracking is None:
+                if number:  # with a tracking_path too: the task that used it is done, and will not run again
                     drop_result(runs[number - 1].folder, index)
+            if number:
+                pace.went(number - 1)
             if number == len(runs) - 1:
                 if last and done and self.manifest is not None:
                     self.manifest.note(_finished(runs[-1], index))
@@ -254,16 +315,21 @@ class Execution:
 
         def begin(session: Session) -> None:
             session.record.listener = listen
+            for number, run in enumerate(runs):
+                run.results_waiting = partial(pace.waiting, number)
+                run.state = session.states[tasks[number].task_id]
             sessions.append(session)
 
         if enough.reached():  # by tasks of an earlier run
             return
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)
+        assert engine is not None
+        paced = Paced(engine, pace, self.scheduling)
         try:
             execute(
                 pipeline,
-                engine,
+                paced,
                 resources=options.resources,
                 progress=options.progress,
                 block_tracking=self.tracking is not None,
@@ -272,6 +338,7 @@ class Execution:
                 on_start=begin,
             )
         finally:
+            pace.close()
             if segment.limit is not None:
                 (self.place.path / STOP).unlink(missing_ok=True)
             for run in runs:
@@ -298,23 +365,30 @@ class Execution:
         from funlib.geometry import Roi
 
         operator, options = run.operator, self.options
-        workers = options.workers if operator.concurrency is None else operator.concurrency
         return _OperatorTask(
             self,
             run,
-            _task_id(operator),
+            task_id_of(operator),
             Roi((0,), (run.count,)),
             Roi((0,), (1,)),
             Roi((0,), (1,)),
             run.function,
             read_write_conflict=False,
             fit="valid",
-            max_workers=min(workers, run.count),
+            max_workers=self._workers_of(run),
             timeout=inf if options.timeout is None else options.timeout,
             tracking_path=False if self.tracking is None else self.tracking / operator.slug,
             resource_tracking=options.resource_tracking,
             requires=operator.requires,
+            n_ref=run.sizes,
         )
+
+    def _workers_of(self, run: OperatorRun) -> int:
+        """Return the most workers of an operator: in this process one, so that operators take turns."""
+        if not self._has_workers():
+            return 1
+        asked = run.operator.concurrency
+        return min(self.options.workers if asked is None else asked, run.count)
 
     def _raise_failures(self, runs: list[OperatorRun]) -> None:
         """Raise the first failure, if there is any, with the report of the run."""
@@ -337,7 +411,7 @@ class Execution:
         if self.stop.is_set():
             return
         for run in runs:
-            report = None if run.report is None else run.report.tasks.get(_task_id(run.operator))
+            report = None if run.report is None else run.report.tasks.get(task_id_of(run.operator))
             if report is not None and report.outcome != "completed":
                 first = report.failed_blocks[0] if report.failed_blocks else None
                 told = "" if first is None else f"; {run.function.where(first.cell[0])}: {first.error}"
@@ -354,7 +428,7 @@ class Execution:
         schema: pa.Schema | None = None
         for index in range(run.count):
             record = read_record(run.folder, index)
-            if record is None or left <= 0:
+            if record is None or (left <= 0 and schema is not None):
                 break
             pieces: list[Piece] = []
             for piece in result_pieces(run.folder, index):
@@ -367,29 +441,27 @@ class Execution:
             if pieces:
                 bundles.append(tuple(pieces))
         if not bundles:
-            empty = pa.table({}) if schema is None else schema.empty_table()
+            empty = pa.table({}) if schema is None else no_rows(schema)
             none: Piece = MemoryPiece("no rows", 0, empty)
             none = self._sent(0, none) if self._has_workers() else none
             bundles.append((none,))
         return bundles
 
 
-class _Enough:
-    """Tells when the first tasks, in order, have as many rows as a limit asks for."""
-
-    def __init__(self, run: OperatorRun, limit: int | None) -> None:
-        self._run, self._limit = run, limit
-        self._next = self._rows = 0
-        self.is_reached = False
-
-    def reached(self) -> bool:
-        if self._limit is None or self.is_reached:
-            return False
-        while self._next < self._run.count and (record := read_record(self._run.folder, self._next)) is not None:
-            self._rows += sum(block.rows for block in record.blocks)
-            self._next += 1
-        self.is_reached = self._next > 0 and self._rows >= self._limit  # an empty result has columns too
-        return self.is_reached
+def _as_ordered(plan: Plan, options: RunOptions, mode: Mode) -> RunOptions:
+    """Return *options* as changed by whoever started the program; only what is written is tracked."""
+    asked = in_force()
+    if asked is None:
+        return options
+    asked.before(plan)
+    asked.datasets += 1
+    tracking = asked.tracking if mode == "write" and asked.tracking is not None else options.tracking_path
+    return replace(
+        options,
+        engine=options.engine if asked.engine is None else asked.engine,
+        max_workers=options.max_workers if asked.max_workers is None else asked.max_workers,
+        tracking_path=tracking,
+    )
 
 
 def _check_apart(plan: Plan, folder: str) -> None:
@@ -402,56 +474,12 @@ def _check_apart(plan: Plan, folder: str) -> None:
             )
 
 
+def _schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
 def _finished(run: OperatorRun, index: int) -> TaskRecord:
     record = read_record(run.folder, index)
     if record is None:
         raise TrackingError(f"{run.operator.name}: task {index} is done, and its record is not in {str(run.folder)!r}")
     return record
-
-
-def _task_id(operator: Operator) -> str:
-    text = "".join(c if c.isprintable() and c not in "/\\" else "_" for c in operator.name)
-    return f"{operator.number} {text}"[:150]
-
-
-_KINDS: dict[type, type[MapError]] = {}
-
-
-def map_error(data: bytes, count: int) -> MapError:
-    """Return the error that a worker wrote down; it is also an instance of the builtin type that was raised."""
-    import builtins
-
-    import msgspec
-
-    type_name, text, told, kinds = msgspec.msgpack.decode(data)
-    more = f" ({count - 1} other tasks failed too)" if count > 1 else ""
-    for name in kinds:
-        kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (Exception, RuntimeError):
-            return _kind_of(kind)(type_name, text + more, told)
-    return MapError(type_name, text + more, told)
-
-
-def _kind_of(kind: type[Exception]) -> type[MapError]:
-    found = _KINDS.get(kind)
-    if found is None:
-        try:
-            found = type(
-                "MapError",
-                (MapError, kind),
-                {"__module__": MapError.__module__, "__str__": MapError.__str__, "__reduce__": _reduced},
-            )
-            found("", "", "")
-        except TypeError:  # layouts that do not go together, or a constructor that wants other arguments
-            found = MapError
-        _KINDS[kind] = found
-    return found
-
-
-def _reduced(self: MapError) -> Any:
-    kind = next(base for base in type(self).__bases__ if base is not MapError)
-    return _rebuilt, (kind, self.type_name, self.text, self.traceback_text)
-
-
-def _rebuilt(kind: type[Exception], type_name: str, text: str, told: str) -> MapError:
-    return _kind_of(kind)(type_name, text, told)

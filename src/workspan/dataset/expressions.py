@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import guess, is_guess
+from workspan.dataset.blocks import guess, is_guess, no_rows
 from workspan.dataset.formats import told_names
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
     from workspan.dataset.ops import Filter, Project
 
-__all__ = ["filtered", "projected"]
+__all__ = ["filtered", "nodes", "projected"]
 
 
 def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
@@ -54,7 +55,13 @@ def projected(op: Project, where: str, table: pa.Table) -> pa.Table:
     if op.kind == "Drop":
         return table.drop_columns(list(op.columns))
     if op.kind == "Rename":
-        return table.rename_columns([op.renames.get(name, name) for name in names])
+        renamed = [op.renames.get(name, name) for name in names]
+        twice = next((name for name in op.renames.values() if renamed.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(
+                f"rename in {op.name}, {where}: two columns would have the name {twice!r}; drop or rename one of them"
+            )
+        return table.rename_columns(renamed)
     try:
         values = _evaluated(op.expression, table)
     except (pa.ArrowException, KeyError) as error:
@@ -73,7 +80,7 @@ def _guessed(op: Project, table: pa.Table) -> pa.Table:
         table = table.drop_columns([name for name in op.columns if name in names])
     elif op.kind == "Rename":
         table = table.rename_columns([op.renames.get(name, name) for name in names])
-    return guess(table.schema).empty_table()
+    return no_rows(guess(table.schema))
 
 
 def _evaluated(expression: Any, table: pa.Table) -> Any:
@@ -82,14 +89,21 @@ def _evaluated(expression: Any, table: pa.Table) -> Any:
 
 def _run(table: pa.Table, kind: str, expression: Any) -> pa.Table:
     """Run one node over a table: in this thread, since the other processors have workers of their own."""
-    from pyarrow import acero  # with all that it imports it is dear, and most workers have no expression
-
+    acero = nodes()
     if kind == "filter":
         options = acero.FilterNodeOptions(expression)
     else:
         options = acero.ProjectNodeOptions([expression], ["value"])
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     return acero.Declaration.from_sequence([source, acero.Declaration(kind, options)]).to_table(use_threads=False)
+
+
+def nodes() -> Any:
+    """Return the module of nodes: imported where it is needed, and without pandas, which its public face drags in."""
+    try:
+        return import_module("pyarrow._acero")
+    except ImportError:
+        return import_module("pyarrow.acero")
 
 
 def _fault(what: str, where: str, table: pa.Table, error: BaseException) -> DataError:

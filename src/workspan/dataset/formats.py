@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workspan.dataset.batching import BLOCK_BYTES
+from workspan.dataset.blocks import no_rows
 from workspan.dataset.sources import FilePiece, Source, find_files
 from workspan.errors import DataError
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["csv_source", "json_source", "parquet_source"]
 
 _CSV_BYTES = 8 << 20
+"""Bytes that are parsed at once."""
+_LONGEST_LINE = 1 << 30
+"""To which they are increased for a line that does not fit."""
 
 
 def _opened(path: str, filesystem: Any) -> Any:
@@ -120,19 +124,35 @@ def _read_csv(
     convert: dict[str, Any] = {"include_columns": columns, "column_types": column_types}
     if null_values is not None:
         convert |= {"null_values": null_values, "strings_can_be_null": True}
-    with _stream(path, filesystem) as file:
-        reader = csv.open_csv(
-            file,
-            read_options=csv.ReadOptions(block_size=_CSV_BYTES, use_threads=False, **reading),
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(**{name: value for name, value in convert.items() if value is not None}),
-        )
-        empty = True
-        for batch in reader:
-            empty = False
-            yield pa.Table.from_batches([batch])
-        if empty:
-            yield reader.schema.empty_table()
+    size, given, schema = _CSV_BYTES, 0, None
+    while True:
+        try:
+            with _stream(path, filesystem) as file:
+                reader = csv.open_csv(
+                    file,
+                    read_options=csv.ReadOptions(block_size=size, use_threads=False, **reading),
+                    parse_options=csv.ParseOptions(delimiter=delimiter),
+                    convert_options=csv.ConvertOptions(
+                        **{n: value for n, value in convert.items() if value is not None}
+                    ),
+                )
+                skip = given
+                for batch in reader:
+                    schema = batch.schema
+                    fresh = batch.slice(min(skip, batch.num_rows))
+                    skip -= batch.num_rows - fresh.num_rows
+                    given += fresh.num_rows
+                    if fresh.num_rows:
+                        yield pa.Table.from_batches([fresh])
+                if not given:
+                    yield no_rows(reader.schema)
+                return
+        except pa.ArrowInvalid as error:
+            if not _is_too_long(error, size):
+                raise
+        size = min(size * 8, _LONGEST_LINE)
+        if schema is not None:  # what was read so far had these types, and so has what follows
+            convert["column_types"] = {field.name: field.type for field in schema}
 
 
 def _stream(path: str, filesystem: Any) -> Any:
@@ -157,5 +177,22 @@ def json_source(paths: Any, filesystem: Any) -> Source:
 def _read_json(path: str, filesystem: Any) -> Iterator[pa.Table]:
     from pyarrow import json
 
-    with _stream(path, filesystem) as file:
-        yield json.read_json(file, read_options=json.ReadOptions(use_threads=False, block_size=_CSV_BYTES))
+    size = _CSV_BYTES
+    while True:
+        with _stream(path, filesystem) as file:
+            try:
+                found = json.read_json(file, read_options=json.ReadOptions(use_threads=False, block_size=size))
+                break
+            except pa.ArrowInvalid as error:
+                if "Empty JSON file" in str(error):  # no line is no row, and so write_json writes it
+                    found = pa.table({})
+                    break
+                if not _is_too_long(error, size):
+                    raise
+        size = min(size * 8, _LONGEST_LINE)
+    yield found
+
+
+def _is_too_long(error: pa.ArrowInvalid, size: int) -> bool:
+    """Whether a line did not fit into the pieces in which a file is parsed, and there may be larger ones."""
+    return "straddl" in str(error) and size < _LONGEST_LINE

@@ -38,6 +38,8 @@ class ComputeKeywords(TypedDict, total=False):
     """Only errors in whose text one of these patterns is found; without, every exception."""
     timing: Literal["phases", "stages"] | None
     """How finely the steps of this operator are timed."""
+    block_bytes: int | None
+    """Bytes of the blocks that leave this operator, instead of the ``block_bytes`` of the dataset's options."""
 
 
 class RunKeywords(TypedDict, total=False):
@@ -101,6 +103,7 @@ def compute_of(given: dict[str, Any], operator: str) -> Compute:
     retries = given.pop("retries", 0)
     retry_on = given.pop("retry_on", bool(retries))
     timing = given.pop("timing", None)
+    block_bytes = given.pop("block_bytes", None)
     if given:
         known = ", ".join(f"{name}=" for name in ComputeKeywords.__annotations__)
         raise UsageTypeError(
@@ -109,10 +112,12 @@ def compute_of(given: dict[str, Any], operator: str) -> Compute:
     if concurrency is not None:
         at_least(f"{operator}: concurrency", concurrency, 1)
     retries = at_least(f"{operator}: retries", retries, 0)
+    if block_bytes is not None:
+        block_bytes = at_least(f"{operator}: block_bytes", block_bytes, 1)
     if timing not in (None, "phases", "stages"):
         raise ConfigurationError(f"{operator}(timing={timing!r}): it is 'phases' or 'stages'")
     patterns = retry_on if isinstance(retry_on, bool) else tuple([retry_on] if isinstance(retry_on, str) else retry_on)
-    return Compute(concurrency, tuple(sorted(dict(requires).items())), retries, patterns, timing)
+    return Compute(concurrency, tuple(sorted(dict(requires).items())), retries, patterns, timing, block_bytes)
 
 
 def check_format(batch_format: Any) -> None:

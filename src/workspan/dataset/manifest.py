@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import warnings
 from hashlib import sha256
@@ -38,6 +39,17 @@ SCHEMA = 1
 Existing = Literal["refuse", "overwrite"]
 """What happens to files that are in the folder already."""
 
+_MADE = re.compile(r"part-\d{6,}\.(parquet|csv|jsonl)")
+"""Names of files that a write makes: nothing else is ever removed."""
+
+
+def unusable(folder: object, error: OSError) -> ConfigurationError:
+    """Return the error for a folder that cannot be made or written to."""
+    reason = error.strerror or str(error)
+    return ConfigurationError(
+        f"{str(folder)!r} cannot be written to: {reason}. Choose a folder that is not there yet, or is yours and empty"
+    )
+
 
 class Manifest:
     """The list of the files of one write.
@@ -62,10 +74,13 @@ class Manifest:
         self._folder = Path(sink.folder)
         self._lines: dict[int, dict[str, Any]] = {}
         local = sink.filesystem is None
-        if local:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        else:
-            sink.filesystem.create_dir(sink.folder, recursive=True)
+        try:
+            if local:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            else:
+                sink.filesystem.create_dir(sink.folder, recursive=True)
+        except OSError as error:
+            raise unusable(sink.folder, error) from error
         head = self._read() if local else None
         if head is not None and head.get("id") == run_id:
             self._sweep()
@@ -77,12 +92,22 @@ class Manifest:
                 "write would be beside theirs: write to another folder, pass existing='overwrite', or go on with an "
                 "interrupted write by its tracking_path"
             )
-        for name in found:
-            self._delete(name)
-        self._lines = {}
-        self._head = {"workspan": "manifest", "schema": SCHEMA, "id": run_id, "kind": sink.name}
-        if local:
-            replace_file(self._folder / MANIFEST, _line(self._head))
+        foreign = [name for name in found if not _MADE.fullmatch(name)]
+        if foreign:
+            raise ConfigurationError(
+                f"{sink.folder!r} has files that no write of a dataset has made ({foreign[0]!r} for "
+                f"example, of {len(foreign)}), and existing='overwrite' removes none of those: move them, or write to "
+                "another folder"
+            )
+        try:
+            for name in found:
+                self._delete(name)
+            self._lines = {}
+            self._head = {"workspan": "manifest", "schema": SCHEMA, "id": run_id, "kind": sink.name}
+            if local:
+                replace_file(self._folder / MANIFEST, _line(self._head))
+        except OSError as error:
+            raise unusable(sink.folder, error) from error
 
     def _read(self) -> dict[str, Any] | None:
         """Take in what is there; a line that a kill has torn counts for nothing."""
@@ -203,7 +228,6 @@ def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
             )
             replace_file(path, json.dumps({**there, **here}, indent=1).encode())
         return str(there["id"])
-    tracking.mkdir(parents=True, exist_ok=True)
     made = {"workspan": "dataset", "schema": SCHEMA, "id": secrets.token_hex(8), **here}
     replace_file(path, json.dumps(made, indent=1).encode())
     return str(made["id"])

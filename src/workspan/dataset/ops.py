@@ -44,6 +44,8 @@ class Compute:
     """Which errors: all, or those whose text has one of these patterns."""
     timing: Literal["phases", "stages"] | None = None
     """How finely its steps are timed; ``None``: as the dataset says."""
+    block_bytes: int | None = None
+    """Bytes of the blocks that leave it, or what it is fused with; ``None``: as the dataset says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Consecutive operators become one, unless something keeps them apart, which :attr:`Operator.apart` tells of:
 
 - a stage with a class of its own in each worker is the last one with a function in its operator;
-- workers of another number, or with other requirements, than those of the operator before;
+- workers of another number, or with other requirements, than those of the operator before, or blocks of another size;
 - a limit, which holds for all rows: what comes after it begins when it has been reached.
 
 An operator that changes the number of rows is no reason: batches are filled within the task, whatever comes.
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from workspan.arguments import at_least
 from workspan.dataset.batching import BATCH_BYTES, Shape
-from workspan.dataset.ops import Limit, MapBatches, Read
+from workspan.dataset.ops import FilterRows, Limit, MapBatches, MapRows, Read
 from workspan.dataset.transform import TaskState, stage_steps
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.steps import Phase, Step, explain, fold, rewrite
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["Operator", "Options", "Plan", "Segment", "bundled", "make_plan"]
 
 
+_FOLDED = """
+stages of rows are timed as a whole, as there is no native timer; timing="phases" times each step"""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How a whole dataset is run."""
@@ -42,6 +46,8 @@ class Options:
     """Rows of the blocks that leave an operator; ``None``: they are shaped by bytes."""
     block_bytes: int | None = None
     """Bytes of the blocks that leave an operator; ``None``: 128 MiB."""
+    shape_blocks: bool = True
+    """``False``: blocks leave an operator as its last stage makes them, empty ones too."""
     batch_bytes: int = BATCH_BYTES
     """What a batch of size "auto" takes."""
     max_map_retries: int = 0
@@ -50,6 +56,12 @@ class Options:
     """Which errors are tried again."""
     retried_io_errors: tuple[str, ...] = ()
     """Patterns of errors of reading a file after which it is opened again, up to 10 times; as *retried_map_errors*."""
+    replay_check: Literal["rows", "content"] = "rows"
+    """What of the blocks that another attempt makes again is compared with those delivered: rows, or all values."""
+    step_cpu: bool = False
+    """Measure the CPU time of each step."""
+    step_sizes: bool = False
+    """Measure the rows and bytes that come out of each step."""
     log_stats: bool = False
     """Log what an execution cost when it has ended."""
     fuse: bool = True
@@ -71,6 +83,8 @@ class Options:
         made = replace(self, **given)
         if made.timing not in get_args(Timing):
             raise ConfigurationError(f"timing={made.timing!r}: it is one of auto, phases, stages, total, off")
+        if made.replay_check not in ("rows", "content"):
+            raise ConfigurationError(f"replay_check={made.replay_check!r}: it is 'rows' or 'content'")
         for name, value, least in (("batch_bytes", made.batch_bytes, 1), ("max_map_retries", made.max_map_retries, 0)):
             at_least(name, value, least)
         patterns: Any = made.retried_map_errors
@@ -84,7 +98,7 @@ class Options:
     @property
     def shape(self) -> Shape:
         """Shape of the blocks that leave an operator."""
-        return Shape.of(self.block_rows, self.block_bytes)
+        return Shape.of(self.block_rows, self.block_bytes) if self.shape_blocks else Shape("off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +153,18 @@ class Operator:
         return max(sizes, default=1)
 
     @property
+    def shape(self) -> Shape:
+        """Shape of the blocks that leave its last stage.
+
+        Raises
+        ------
+        ConfigurationError
+            One of its stages asks for a number of bytes, and blocks are not shaped by bytes.
+        """
+        asked = next((op.compute.block_bytes for op in self.ops if op.compute.block_bytes is not None), None)
+        return self.options.shape if asked is None else self.options.shape.overridden(asked)
+
+    @property
     def timed(self) -> bool:
         """Whether there are timers."""
         return self.options.timing != "off"
@@ -153,13 +179,23 @@ class Operator:
             steps.append(Step("Input fetch", Phase.INPUT_FETCH, 0, fetched))
         for number, op in enumerate(self.ops):
             last = number == len(self.ops) - 1
-            steps += stage_steps(op, number, state, shape=self.options.shape if last else None)
+            steps += stage_steps(op, number, state, shape=self.shape if last else None)
         coarse = {number for number, op in enumerate(self.ops) if op.compute.timing == "stages"}
-        return rewrite(fold(steps, coarse) if coarse else steps, self.options.timing)
+        rows = {
+            number
+            for number, op in enumerate(self.ops)
+            if isinstance(op, (MapRows, FilterRows)) and op.compute.timing is None
+        }
+        return rewrite(fold(steps, coarse) if coarse else steps, self.options.timing, rows=rows)
 
     def explain(self) -> str:
-        """Return the table of its steps."""
-        return explain(self.steps())
+        """Return the table of its steps, and why some are not timed one by one."""
+        steps = self.steps()
+        folded = self.options.timing == "auto" and any(
+            step.bucket is None and step.stage is not None and self.ops[step.stage].compute.timing is None
+            for step in steps
+        )
+        return explain(steps) + (_FOLDED if folded else "")
 
 
 def fetched(inputs: Iterable[Any]) -> Any:
@@ -251,6 +287,7 @@ def make_plan(source: Source, ops: Sequence[Op], options: Options) -> Plan:
     current: list[Operator] = []
     for number, (group, apart) in enumerate(groups, 1):
         current.append(Operator(number, tuple(group), apart, options))
+        _ = current[-1].shape  # refuses a target that cannot be
         if isinstance(group[-1], Limit):
             segments.append(Segment(tuple(current), group[-1].rows))
             current = []
@@ -264,6 +301,9 @@ def keeps_apart(group: Sequence[Op], op: Op) -> str | None:
     before = group[-1]
     if isinstance(before, Limit):
         return f"{before.name} holds for all rows"
+    size, sizes = op.compute.block_bytes, [other.compute.block_bytes for other in group]
+    if size is not None and any(other not in (None, size) for other in sizes):
+        return f"it asks for block_bytes={size}, one before for {next(other for other in sizes if other)}"
     if op.function is None:
         return None  # what is built in asks for nothing, and runs wherever the rows are
     if (stateful := next((other for other in group if other.stateful), None)) is not None:

@@ -6,6 +6,8 @@ the block's message, as those of any block do; both are made of the same windows
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 __all__ = ["BlockTimes", "Flow", "StepFigures", "TaskRecord", "pack", "unpack"]
@@ -37,8 +39,14 @@ class StepFigures(msgspec.Struct, array_like=True):
     items: int = 0
     first_item_s: float | None = None
     overlapped: bool = False
-    latency: tuple[int, float | None, float | None, float | None, float | None, float | None] | None = None
-    """Items, least, median, 90th and 99th percentile, greatest; in seconds."""
+    latency: tuple[int, float, float, list[list[float]]] | None = None
+    """Pulls that gave an item: their number, the least and the greatest in seconds, and samples in ns, of which those
+    of level *i* stand for ``2 ** i`` each."""
+    cpu_ns: int | None = None
+    """CPU time of its own work; ``None``: not measured."""
+    rows: int | None = None
+    """Rows of its items; ``None``: not measured, or they have none."""
+    bytes: int | None = None
 
 
 class Flow(msgspec.Struct, array_like=True):
@@ -86,6 +94,14 @@ class TaskRecord(msgspec.Struct, array_like=True):
     """Arrow files that hold the result."""
     written: tuple[str, int, int | None] | None = None
     """Name, rows and bytes of the file that a sink wrote."""
+    statistics: list[Any] = []
+    """What ``end_task()`` of the function of each stage returned; ``None``: it has none."""
+    held_seconds: float = 0.0
+    """Waiting before it began, as what it makes was not wanted yet; not in the wall time."""
+    bytes_in: int | None = None
+    """``None``: it has no input, but reads."""
+    schema: bytes | None = None
+    """Schema of what a sink wrote, or was to write where there were no rows and so no file."""
 
 
 def pack(record: TaskRecord) -> bytes:

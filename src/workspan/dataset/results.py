@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workspan.dataset.manifest import unusable
 from workspan.dataset.record import TaskRecord, unpack
 from workspan.dataset.sources import ArrowPiece, mapped
 from workspan.dataset.task import result_pieces
@@ -19,7 +20,7 @@ from workspan.dataset.task import result_pieces
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from workspan.dataset.execute import OperatorRun
+    from workspan.dataset.runs import OperatorRun
 
 __all__ = ["Place", "drop_result", "kept_pieces", "read_record", "read_tables", "tables_of"]
 
@@ -36,7 +37,10 @@ class Place:
     def __init__(self, path: Path | None) -> None:
         self.temporary = path is None
         self.path = Path(tempfile.mkdtemp(prefix="workspan-dataset-")) if path is None else path
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unusable(self.path, error) from error
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True) if self.temporary else None
 
     def folder(self, name: str) -> Path:

@@ -6,11 +6,12 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from workspan.dataset.stats import DatasetSummary, IterationSummary, summarise
+from workspan.dataset.tally import summarise
 from workspan.dataset.text import render
 
 if TYPE_CHECKING:
     from workspan.dataset.execute import Execution
+    from workspan.dataset.stats import DatasetSummary, IterationSummary
     from workspan.report.task import RunReport
 
 __all__ = ["DatasetRun"]
@@ -29,7 +30,12 @@ class DatasetRun:
         """Steps of each operator."""
         parent = execution.plan.source.parent
         self.summary = summarise(
-            execution.runs, iteration, None if parent is None else parent.summary, execution.driver_seconds
+            execution.runs,
+            iteration,
+            None if parent is None else parent.summary,
+            execution.driver_seconds,
+            execution.scheduling.figure(),
+            execution.began_at,
         )
         if execution.plan.options.log_stats:
             logger.info("%s", self.stats())
@@ -59,3 +65,8 @@ class DatasetRun:
     def report(self) -> RunReport | None:
         """Return the report of its tasks as of any blockwise run; ``None``: nothing ran."""
         return next((run.report for run in reversed(self.execution.runs) if run.report is not None), None)
+
+    def _repr_html_(self) -> str:
+        from workspan.dataset.shown import run_html
+
+        return run_html(self)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workspan.dataset.blocks import clash, is_guess
+from workspan.dataset.blocks import certain, clash, is_guess, no_rows
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Part", "Sink", "Written", "commit", "prepare", "write"]
+__all__ = ["Part", "Sink", "Written", "commit", "prepare", "write", "write_empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,20 @@ class Part:
     rows: int = 0
     size_bytes: int | None = None
     written: bool = False
+    schema: pa.Schema | None = None
+    """Of the file; where there were no rows and so no file, of what would have been in it, perhaps a guess."""
 
     @property
     def path(self) -> str:
         """Where the file will appear."""
         return f"{self.sink.folder}/{self.sink.part(self.index)}"
+
+    def disk(self) -> Any:
+        """Note on errors of the disk which file was written."""
+        return disk(
+            f"{self.path} was written for {self.sink.name}, {self.where}",
+            "write to another disk; with a tracking_path the same call goes on where this one ended",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,17 @@ class Written:
     name: str
     rows: int
     size_bytes: int | None
+
+
+@contextmanager
+def disk(doing: str, remedy: str) -> Iterator[None]:
+    """Note on an error of the disk what was being written there, and if it is full what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        error.add_note(f"while {doing}" + (f": make room, or {remedy}" if full else ""))
+        raise
 
 
 def prepare(part: Part, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -80,22 +101,30 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
         for table in tables:
             if writer is None:
                 if not len(table.schema) or is_guess(table) or (part.index and not table.num_rows):
-                    continue  # a file without rows is of use only for its columns, and one is enough
+                    # A file without rows is of use only for its columns, and one is enough.
+                    if part.schema is None and len(table.schema) and not table.num_rows:
+                        part.schema = table.schema
+                    continue
                 if part.temporary == "":
                     raise DataError(f"{part.sink.name}, {part.where}: nothing was prepared for the write")
-                schema = table.schema
-                file = _output(part)
-                writer = _opened(part, file, schema)
+                part.schema = schema = table.schema
+                with part.disk():
+                    file = _output(part)
+                    writer = _opened(part, file, schema)
             elif is_guess(table):
                 continue
             elif table.schema != schema:
                 table = _fitted(table, schema, part)
-            writer.write_table(table)
+            with part.disk():
+                writer.write_table(table)
             part.rows += table.num_rows
             table = None
         if writer is not None:
             done, writer = writer, None
-            done.close()
+            with part.disk():
+                done.close()
+                if file is not None:
+                    file.close()
             part.written = True
     finally:
         if writer is not None:
@@ -133,6 +162,13 @@ def commit(part: Part, parts: Iterable[Part]) -> Iterator[Written]:
     yield Written(sink.part(part.index), part.rows, part.size_bytes)
 
 
+def write_empty(sink: Sink, schema: pa.Schema) -> Written:
+    """Write a file without rows under the name of the first task's, so that the columns are not lost with the rows."""
+    part = Part(sink, 0, "no rows at all")
+    (written,) = commit(part, write(part, prepare(part, [certain(no_rows(schema))])))
+    return written
+
+
 def discard(part: Part) -> None:
     """Remove what was not committed."""
     if part.temporary:
@@ -165,7 +201,7 @@ def _fitted(table: pa.Table, schema: pa.Schema, part: Part) -> pa.Table:
             return pa.table(columns, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         pass
-    raise DataError(f"{part.sink.name}, {part.where}: {clash([schema.empty_table(), table])}")
+    raise DataError(f"{part.sink.name}, {part.where}: {clash([no_rows(schema), table])}")
 
 
 # -- kinds -----------------------------------------------------------------------------------------------------------

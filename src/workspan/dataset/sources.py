@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workspan.arguments import at_least
-from workspan.dataset.blocks import first_rows, from_frame, from_numpy, table_of_rows
+from workspan.dataset.blocks import first_rows, from_frame, table_of_rows
+from workspan.dataset.columns import from_numpy
 from workspan.errors import ConfigurationError, DataError, MissingExtraError, UsageTypeError
 
 if TYPE_CHECKING:
@@ -198,6 +199,8 @@ def find_files(
     """
     import pyarrow.fs as fs
 
+    if isinstance(paths, bytes) or not (isinstance(paths, (str, os.PathLike)) or hasattr(paths, "__iter__")):
+        raise UsageTypeError(f"{name}({paths!r}): a {type(paths).__name__} is no path")
     entries = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not entries:
         raise ConfigurationError(f"{name}([]): there is no path; pass a file, a folder, a pattern or a list of them")

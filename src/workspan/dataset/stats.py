@@ -1,96 +1,29 @@
-"""What an execution cost: data set -> operators -> steps, as values; :mod:`workspan.dataset.text` prints them.
+"""What an execution cost: data set -> operators -> steps, as values.
 
-All figures come from the records of the tasks, in whole ns where they are times of steps, so that blocks, trailing
-time, tasks and operators add up exactly.
+:mod:`workspan.dataset.tally` makes them of the records of the tasks, and :mod:`workspan.dataset.text` prints them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from workspan.dataset.figures import Figure, Spread
 from workspan.errors import NotInReportError, UsageTypeError
-from workspan.measure.sketch import Sketch
-from workspan.steps import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from workspan.dataset.execute import OperatorRun
-    from workspan.dataset.record import TaskRecord
-    from workspan.steps import Step
+    from collections.abc import Mapping
 
 __all__ = [
     "DatasetSummary",
-    "Figure",
     "IterationSummary",
+    "OperatorMetrics",
     "OperatorSummary",
     "StageSummary",
     "StepSummary",
-    "Tally",
-    "summarise",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A distribution of samples: seconds, bytes or counts."""
-
-    min: float
-    max: float
-    mean: float
-    sum: float
-    count: int
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-
-    @classmethod
-    def of(cls, samples: Iterable[float]) -> Figure | None:
-        """Return the figure of samples; ``None`` without any."""
-        values = list(samples)
-        if not values:
-            return None
-        sketch = Sketch()
-        sketch.extend(values)
-        total = sum(values)
-        p50, p90, p99 = (sketch.quantile(q) for q in (0.5, 0.9, 0.99))
-        return cls(min(values), max(values), total / len(values), total, len(values), p50, p90, p99)
-
-
-class Tally:
-    """Samples that are summed up as they come, in bounded memory."""
-
-    __slots__ = ("_buffer", "_sketch", "count", "sum")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum = 0.0
-        self._sketch = Sketch()
-        self._buffer: list[float] = []
-
-    def add(self, sample: float) -> None:
-        """Take in one sample."""
-        self.count += 1
-        self.sum += sample
-        self._buffer.append(sample)
-        if len(self._buffer) >= 512:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._sketch.extend(self._buffer)
-        self._buffer.clear()
-
-    def figure(self) -> Figure | None:
-        """Return the distribution; ``None`` without samples."""
-        self._flush()
-        low, high = self._sketch.min, self._sketch.max
-        if low is None or high is None:
-            return None
-        p50, p90, p99 = (self._sketch.quantile(q) for q in (0.5, 0.9, 0.99))
-        return Figure(low, high, self.sum / self.count, self.sum, self.count, p50, p90, p99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +43,11 @@ class IterationSummary:
     """In the consumer's own code, between two batches."""
     batches: int
     rows: int
+    fetch: Figure | None = None
+    """Mapping the results of a task; part of the waiting."""
+    blocked_seconds: dict[str, float] = field(default_factory=dict)
+    """Waiting by its cause: ``"start"``: no result had come yet, workers and their imports included; ``"order"``: later
+    results were there, and the next one was not; ``"work"``: none was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +68,14 @@ class StepSummary:
     overlapped: bool
     first_item: Figure | None
     """Time from the first pull to the first item, a task, the steps before it included."""
-    median_item: Figure | None
-    """Median time of a pull that gave an item, a task, the steps before it included."""
-    slowest_item_seconds: float | None
-    """The longest such pull; ``None``: there was none."""
+    item: Spread | None
+    """Time of a pull that gave an item, the steps before it included, over all tasks."""
+    cpu_seconds: float | None = None
+    """CPU time of its own work; ``None``: not measured, see ``options(step_cpu=True)``."""
+    rows: int | None = None
+    """Rows of its items; ``None``: not measured, see ``options(step_sizes=True)``, or they have none."""
+    bytes: int | None = None
+    """Bytes of its items; ``None``: as of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +97,8 @@ class StageSummary:
     errored_calls: int = 0
     errored_rows: int = 0
     first_error: str | None = None
+    statistics: tuple[Any, ...] = ()
+    """What ``end_task()`` of its function returned, a task, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +154,18 @@ class OperatorSummary:
     nodes: int
     stages: tuple[StageSummary, ...]
     steps: tuple[StepSummary, ...]
+    blocks_in: int = 0
+    """Blocks that it took, or pieces that it read."""
+    bytes_in: int | None = None
+    """``None``: it is a source."""
+    held: Figure | None = None
+    """Waiting, a task, while what it would have made was not wanted yet."""
+    task_wall: Figure | None = None
+    """A task, as its worker saw it."""
+    task_seen: Figure | None = None
+    """A task, from its begin until the driver knew of its end; ``None``: not of tasks that were done before."""
+    scheduling_seconds: float | None = None
+    """From the begin of the execution until the work on its first block began."""
 
     @property
     def rows_per_second(self) -> float | None:
@@ -237,6 +193,28 @@ class OperatorSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorMetrics:
+    """One operator while it runs, or when it has run."""
+
+    number: int
+    name: str
+    tasks: int
+    """All of them."""
+    waiting: int
+    """Whose input is not there yet."""
+    ready: int
+    """That no worker has taken yet."""
+    running: int
+    finished: int
+    """Those that were done before included."""
+    failed: int
+    results_waiting: int
+    """Results that the next operator has not used yet."""
+    summary: OperatorSummary
+    """Figures of the tasks that have finished; at the end they are those of the report."""
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetSummary:
     """A whole execution."""
 
@@ -248,6 +226,9 @@ class DatasetSummary:
     """Wall time of the execution in the driver, with starting and ending the workers."""
     iteration: IterationSummary | None = None
     """Where the time of the consumer went; ``None``: nobody iterated."""
+
+    scheduling: Figure | None = None
+    """What the driver did between two waits for something to happen, in seconds."""
 
     parent: DatasetSummary | None = None
     """The execution whose materialised result this one read."""
@@ -308,190 +289,3 @@ class DatasetSummary:
             return msgspec.convert(data, cls)
         except msgspec.ValidationError as error:
             raise UsageTypeError(f"this is no summary of a dataset: {error}") from None
-
-
-def summarise(
-    runs: Sequence[OperatorRun],
-    iteration: IterationSummary | None = None,
-    parent: DatasetSummary | None = None,
-    driver_seconds: float | None = None,
-) -> DatasetSummary:
-    """Sum up an execution.
-
-    Parameters
-    ----------
-    runs
-        Its operators.
-    iteration
-        Where the time of the consumer went.
-    parent
-        Of the execution whose result it read.
-    driver_seconds
-        Its wall time in the driver.
-    """
-    operators: list[OperatorSummary] = []
-    first = 0 if parent is None else parent.depth
-    for run in runs:
-        operators.append(_operator(run, operators[-1].rows_out if operators else None, first))
-    begins = [op.started_at for op in operators if op.started_at is not None]
-    ends = [op.ended_at for op in operators if op.ended_at is not None]
-    span = max(ends) - min(begins) if begins and ends else None
-    return DatasetSummary(
-        tuple(operators), operators[-1].rows_out if operators else 0, span, driver_seconds, iteration, parent
-    )
-
-
-def _operator(run: OperatorRun, rows_before: int | None, first: int) -> OperatorSummary:
-    operator = run.operator
-    everything = run.records()
-    records = [record for record in everything if record.index in run.fresh]
-    steps = operator.steps()
-    blocks = [block for record in records for block in record.blocks]
-    times = [block.self_ns for block in blocks if block.self_ns is not None]
-    inner = [n for n, step in enumerate(steps) if step.bucket is not Phase.INPUT_FETCH]
-    has_phases = any(steps[n].bucket is not None for n in inner)
-
-    def grouped(chosen: Callable[[Step], bool]) -> Figure | None:
-        numbers = [n for n in inner if chosen(steps[n])]
-        return Figure.of(sum(own[n] for n in numbers) / 1e9 for own in times)
-
-    def phase(bucket: Phase) -> Figure | None:
-        return grouped(lambda step: step.bucket is bucket) if has_phases else None
-
-    bodies = (Phase.FUNCTION_BODY, None)
-    split = all(step.stage is not None for step in steps)
-    fetch = [n for n, step in enumerate(steps) if step.bucket is Phase.INPUT_FETCH]
-    unsplit = any(steps[n].bucket is None for n in inner)
-    trailing = [sum(r.trailing_ns[n] for n in inner) for r in records if r.trailing_ns is not None]
-    begins = [record.started_at for record in records]
-    ends = [record.started_at + record.wall_seconds for record in records]
-    per_node: dict[str, int] = {}
-    for record in records:
-        per_node[record.node] = per_node.get(record.node, 0) + 1
-    overheads = [record.overhead_seconds for record in records if record.overhead_seconds is not None]
-    return OperatorSummary(
-        number=operator.number + first,
-        name=operator.name,
-        tasks=len(records),
-        skipped=len(everything) - len(records),
-        blocks=len(blocks),
-        span_seconds=max(ends) - min(begins) if begins else None,
-        started_at=min(begins, default=None),
-        ended_at=max(ends, default=None),
-        wall=Figure.of(block.wall_seconds for block in blocks),
-        cpu=Figure.of(block.cpu_seconds for block in blocks),
-        transform=grouped(lambda step: True),
-        input_prep=phase(Phase.INPUT_PREP),
-        function_body=phase(Phase.FUNCTION_BODY),
-        output_build=phase(Phase.OUTPUT_BUILD),
-        unsplit=grouped(lambda step: step.bucket is None) if unsplit else None,
-        user=grouped(lambda step: step.bucket in bodies and step.user) if split else None,
-        built_in=grouped(lambda step: step.bucket in bodies and not step.user) if split else None,
-        input_fetch=Figure.of(sum(own[n] for n in fetch) / 1e9 for own in times) if fetch else None,
-        serialise=Figure.of(block.serialise_seconds for block in blocks),
-        trailing_seconds=sum(trailing) / 1e9 if trailing else None,
-        overhead_seconds=sum(overheads) if overheads else None,
-        clamped_seconds=sum(record.clamped_ns for record in records) / 1e9,
-        approximate=any(steps[n].bucket is None for n in inner),
-        attempts=sum(record.attempts for record in records),
-        failed_seconds=sum(record.failed_seconds for record in records),
-        replayed_seconds=sum(record.replayed_seconds for record in records),
-        backoff_seconds=sum(record.backoff_seconds for record in records),
-        setup=Figure.of(s for s in _setups(records)),
-        peak_memory=_peak(run),
-        rows_in=None if operator.reads else rows_before if not run.source_rows else run.source_rows,
-        rows_out=sum(block.rows for record in everything for block in record.blocks),
-        bytes_out=sum(block.bytes for record in everything for block in record.blocks),
-        rows_per_block=Figure.of(block.rows for block in blocks),
-        bytes_per_block=Figure.of(block.bytes for block in blocks),
-        rows_per_task=Figure.of(sum(block.rows for block in record.blocks) for record in records),
-        tasks_per_node=Figure.of(per_node.values()),
-        nodes=len(per_node),
-        stages=_stages(run, records, steps, times),
-        steps=_steps(records, steps, times),
-    )
-
-
-def _setups(records: Sequence[TaskRecord]) -> list[float]:
-    """Return the set-ups, each once: all tasks of a process tell of the same one."""
-    found: dict[tuple[str, int, int], float] = {}
-    for record in records:
-        for stage, seconds in enumerate(record.setup_seconds):
-            if seconds is not None:
-                found[record.node, record.pid, stage] = seconds
-    return list(found.values())
-
-
-def _peak(run: OperatorRun) -> Figure | None:
-    """Return the peak memory of the blocks, if the run measured it."""
-    if run.report is None:
-        return None
-    for task in run.report.tasks.values():
-        if task.task_id.startswith(f"{run.operator.number} "):
-            stat = task.blocks.peak_rss
-            return None if stat is None or not stat.n else Figure(stat.min, stat.max, stat.mean, stat.total, stat.n)
-    return None
-
-
-def _stages(
-    run: OperatorRun, records: Sequence[TaskRecord], steps: Sequence[Step], times: Sequence[Sequence[int]]
-) -> tuple[StageSummary, ...]:
-    split = all(step.stage is not None for step in steps) and any(r.trailing_ns is not None for r in records)
-    out = []
-    for number, op in enumerate(run.operator.ops):
-        own = [n for n, step in enumerate(steps) if step.stage == number and step.bucket is not Phase.INPUT_FETCH]
-        flows = [record.flows[number] for record in records if number < len(record.flows)]
-        written = [record.written for record in records if record.written is not None]
-        ends = number == len(run.operator.ops) - 1
-        rows, size = sum(flow.rows for flow in flows), sum(flow.bytes for flow in flows)
-        if ends and written:
-            rows, size = sum(part[1] for part in written), sum(part[2] or 0 for part in written)
-        out.append(
-            StageSummary(
-                op.name,
-                number,
-                op.function is not None,
-                Figure.of(sum(ns[n] for n in own) / 1e9 for ns in times) if split else None,
-                sum(_total(records, n) for n in own) / 1e9 if split else None,
-                rows,
-                size,
-                sum(flow.blocks for flow in flows),
-                sum(flow.calls for flow in flows),
-                sum(flow.errored_calls for flow in flows),
-                sum(flow.errored_rows for flow in flows),
-                next((flow.first_error for flow in flows if flow.first_error is not None), None),
-            )
-        )
-    return tuple(out)
-
-
-def _steps(
-    records: Sequence[TaskRecord], steps: Sequence[Step], times: Sequence[Sequence[int]]
-) -> tuple[StepSummary, ...]:
-    timed = any(record.trailing_ns is not None for record in records)
-    out = []
-    for number, step in enumerate(steps):
-        figures = [record.steps[number] for record in records if number < len(record.steps)]
-        out.append(
-            StepSummary(
-                step.label,
-                None if step.bucket is None else step.bucket.value,
-                step.stage,
-                step.user,
-                Figure.of(own[number] / 1e9 for own in times),
-                _total(records, number) / 1e9 if timed else None,
-                sum(figure.pulls for figure in figures),
-                sum(figure.items for figure in figures),
-                any(figure.overlapped for figure in figures),
-                Figure.of(figure.first_item_s for figure in figures if figure.first_item_s is not None),
-                Figure.of(lat[2] for figure in figures if (lat := figure.latency) is not None and lat[2] is not None),
-                max((lat[5] for figure in figures if (lat := figure.latency) and lat[5] is not None), default=None),
-            )
-        )
-    return tuple(out)
-
-
-def _total(records: Sequence[TaskRecord], number: int) -> int:
-    """Return the self time of a step in all blocks and after them, in ns."""
-    inside = sum(block.self_ns[number] for r in records for block in r.blocks if block.self_ns is not None)
-    return inside + sum(record.trailing_ns[number] for record in records if record.trailing_ns is not None)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.dataset.batching import batches
 from workspan.dataset.blocks import batch_of, first_rows
+from workspan.dataset.figures import Tally
 from workspan.dataset.results import tables_of
-from workspan.dataset.stats import IterationSummary, Tally
+from workspan.dataset.stats import IterationSummary
 from workspan.dataset.task import HOLD, STOP
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ class Stream:
         self._ended = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self.fetch = Tally()
+        """Mapping the results of a task, in seconds."""
+        self.blocked = {"start": 0.0, "order": 0.0, "work": 0.0}
+        """Seconds without a result that could be taken, by cause: see :class:`IterationSummary`."""
+        self._cause = "start"
         execution.on_result = self._came
 
     def _came(self, index: int, done: bool) -> None:
@@ -171,15 +177,22 @@ class Stream:
                 ready.discard(position)
                 yield from self._taken(position)
                 position += 1
+            if ready:
+                self._cause = "order"
 
     def _next(self) -> tuple[int, bool] | None:
+        begin = time.perf_counter()
         found = self._queue.get()
+        self.blocked[self._cause] += time.perf_counter() - begin
+        self._cause = "work"
         self._ended = found is None
         return found
 
     def _taken(self, index: int) -> Iterator[pa.Table]:
         execution = self._execution
+        begin = time.perf_counter()
         tables = tables_of(execution.runs[-1], index, forget=execution.tracking is None)
+        self.fetch.add(time.perf_counter() - begin)
         self.backlog.went(index)
         while tables:
             yield tables.pop(0)
@@ -272,8 +285,14 @@ class Iteration:
                 self._waited += self._clock() - begin
             yield box.pop()
 
-    def summary(self) -> IterationSummary:
-        """Return where the time went so far."""
+    def summary(self, stream: Stream | None = None) -> IterationSummary:
+        """Return where the time went so far.
+
+        Parameters
+        ----------
+        stream
+            Where the blocks come from, which knows what waiting was for.
+        """
         return IterationSummary(
             total_seconds=self._end - self._begin,
             first_wait_seconds=self._first_wait,
@@ -283,4 +302,6 @@ class Iteration:
             user=self._user.figure(),
             batches=self._user.count,
             rows=self._rows,
+            fetch=None if stream is None else stream.fetch.figure(),
+            blocked_seconds={} if stream is None else dict(stream.blocked),
         )

@@ -8,16 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from workspan.dataset import sinks
-from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack
+from workspan.dataset.blocks import digest
+from workspan.dataset.expressions import nodes
+from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack, unpack
 from workspan.dataset.retry import back_off, may_retry
 from workspan.dataset.sources import ArrowPiece
-from workspan.dataset.transform import TaskState
+from workspan.dataset.transform import TaskState, step_sizes
 from workspan.engines.failure import failure_text
 from workspan.errors import DataError
 from workspan.measure.sections import section
@@ -93,6 +96,8 @@ class MapTask:
         self.folder = folder
         self.upstream = upstream
         self._place = folder.parent
+        self.patience = inf
+        """Seconds after which a task goes on although it is not wanted yet."""
         self.raised: dict[int, BaseException] = {}
         """Task -> what it raised, where that was in this process."""
 
@@ -105,14 +110,17 @@ class MapTask:
         for op in self.operator.ops:
             if op.name in _MODULES:
                 import_module(_MODULES[op.name])
+            elif getattr(op, "expression", None) is not None:
+                nodes()
 
     def __call__(self, block: Block) -> None:
         """Run one task."""
         index = int(block.write_roi.begin[0])
-        self._wait_for_consumer()
+        held = self._wait_until_wanted()
         try:
             self.check_wanted()
             record = _Run(self, index).all()
+            record.held_seconds = held
         except _Unwanted:
             raise
         except Exception as error:
@@ -120,18 +128,28 @@ class MapTask:
             text = str(error)
             notes = "; ".join(getattr(error, "__notes__", ()))
             told = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-            data = (type(error).__name__, f"{text} ({notes})" if notes else text, failure_text(error), told)
+            if isinstance(error, DataError):
+                told.insert(0, "DataError")
+            trace = "" if isinstance(error, DataError) and _is_ours(error) else failure_text(error)
+            data = (type(error).__name__, f"{text} ({notes})" if notes else text, trace, told)
             replace_file(self.folder / f"{index}.error", _encode(data))
             raise
         replace_file(self.folder / f"{index}.record", pack(record))
 
-    def _wait_for_consumer(self) -> None:
-        """Wait while the consumer has enough; that is time of no step of the chain."""
-        hold = f"{self._place}/{HOLD}"
-        if os.path.exists(hold):
-            with section("waiting for the consumer"):
-                while os.path.exists(hold):
-                    time.sleep(_HOLD_SECONDS)
+    def _wait_until_wanted(self) -> float:
+        """Wait while the consumer, or the next operator, has enough; that is time of no step of the chain."""
+        begin = time.perf_counter()
+        if not self._is_held():
+            return 0.0
+        with section("waiting for the consumer"):
+            while self._is_held() and time.perf_counter() - begin < self.patience:
+                time.sleep(_HOLD_SECONDS)
+        return time.perf_counter() - begin
+
+    def _is_held(self) -> bool:
+        folder, place = self.folder, self._place
+        held = os.path.exists(f"{place}/{HOLD}") or os.path.exists(f"{folder}/{HOLD}")
+        return held and not os.path.exists(f"{place}/{STOP}")
 
     def check_wanted(self) -> None:
         """End the task if nobody wants its result any more."""
@@ -146,11 +164,25 @@ class MapTask:
         return f"block {index} ({bundle[0].label}{' and others' if len(bundle) > 1 else ''})"
 
     def inputs(self, index: int) -> list[Piece]:
-        """Return what a task reads."""
+        """Return what a task reads.
+
+        Raises
+        ------
+        DataError
+            What the operator before has left is not there any more: its rows must not be taken for none.
+        """
         if self.bundles is not None:
             return list(self.bundles[index])
         assert self.upstream is not None
-        return list(result_pieces(self.upstream, index))
+        found: list[Piece] = list(result_pieces(self.upstream, index))
+        expected = unpack((self.upstream / f"{index}.record").read_bytes()).files
+        if len(found) < expected:
+            raise DataError(
+                f"{self.operator.name}, {self.where(index)}: {len(found)} of {expected} files with the result of the "
+                f"operator before are in {str(self.upstream)!r}: delete the tracking_path and the output, and begin "
+                "anew"
+            )
+        return found
 
 
 def result_pieces(folder: Path, index: int) -> Iterator[ArrowPiece]:
@@ -167,6 +199,14 @@ def _encode(value: Any) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
+def _is_ours(error: BaseException) -> bool:
+    """Whether this package raised an error, which says all that there is to say, and no function of the user's."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith("workspan.")
+
+
 class _Unwanted(Exception):
     """Nobody wants the result any more."""
 
@@ -181,7 +221,10 @@ class _Run:
         self._blocks: list[BlockTimes] = []
         self._failed = self._replayed = self._backoff = 0.0
         self._state = TaskState()
-        self._rows_in = self._blocks_in = 0
+        self._rows_in = self._blocks_in = self._bytes_in = 0
+        self._statistics: list[Any] = []
+        self._digests: list[bytes] = []
+        """Of the blocks that were delivered, if replays are compared by content."""
 
     def all(self) -> TaskRecord:
         task, operator = self._task, self._task.operator
@@ -191,7 +234,8 @@ class _Run:
         attempt = 1
         try:
             while True:
-                clock = TransformClock()
+                options = operator.options
+                clock = TransformClock(cpu=options.step_cpu, sizes=step_sizes if options.step_sizes else False)
                 try:
                     times, trailing, written = self._attempt(attempt, clock, keeper)
                     break
@@ -208,11 +252,13 @@ class _Run:
                         raise
                     self._back_off(attempt)
                     attempt += 1
-            files = keeper.finish() if keeper is not None else 0
+            with self._disk():
+                files = keeper.finish() if keeper is not None else 0
         finally:
             if keeper is not None:
                 keeper.close()
         figures, wall = _figures(times), time.perf_counter() - begin
+        part = self._state.part
         return TaskRecord(
             index=self._index,
             node=platform.node(),
@@ -235,6 +281,9 @@ class _Run:
             overhead_seconds=times.overhead_s if times.measured else None,
             files=files,
             written=written,
+            statistics=self._statistics,
+            bytes_in=None if operator.reads else self._bytes_in,
+            schema=None if part is None or part.schema is None else part.schema.serialize().to_pybytes(),
         )
 
     def _attempt(
@@ -244,7 +293,7 @@ class _Run:
         task, operator = self._task, self._task.operator
         state = self._state = TaskState(self._index, task.where(self._index))
         steps = operator.steps(state)
-        self._rows_in = self._blocks_in = 0
+        self._rows_in = self._blocks_in = self._bytes_in = 0
         inputs = task.inputs(self._index)
         source = inputs if operator.reads else self._counted(inputs)
         self._blocks_in = len(inputs) if operator.reads else 0
@@ -265,9 +314,12 @@ class _Run:
                 if number < delivered:
                     self._replayed += ready - begin
                     self._check_replay(number, rows, attempt)
+                    self._check_content(number, item, attempt)
                 else:
+                    self._note_content(item)
                     if keeper is not None:
-                        keeper.write(item)
+                        with self._disk():
+                            keeper.write(item)
                     kept = time.perf_counter()
                     self._blocks.append(
                         BlockTimes(
@@ -292,8 +344,17 @@ class _Run:
             items.close()
         if number < delivered:
             self._check_replay(number, None, attempt)
+        self._statistics = state.end_task()
         last = clock.drain()
         return clock.total(), list(last.step_ns) if last.measured else None, written
+
+    def _disk(self) -> Any:
+        """Note on errors of the disk whose result was kept, and where."""
+        task = self._task
+        return sinks.disk(
+            f"the result of {task.operator.name}, {task.where(self._index)}, was kept in {task.folder}",
+            "set TMPDIR, or tracking_path where there is one, to a folder on another disk",
+        )
 
     def _counted(self, inputs: list[Piece]) -> Iterator[Any]:
         for piece in inputs:
@@ -307,6 +368,19 @@ class _Run:
             raise DataError(
                 f"{self._task.operator.name}, {self._state.where}: attempt {attempt} made {made} as block {number} and "
                 f"an attempt before {expected:,}, so it cannot take over: retries need functions that do the same"
+            )
+
+    def _note_content(self, item: Any) -> None:
+        options = self._task.operator.options
+        if options.replay_check == "content" and self._task.operator.retries[0] and not isinstance(item, sinks.Written):
+            self._digests.append(digest(item))
+
+    def _check_content(self, number: int, item: Any, attempt: int) -> None:
+        """Refuse an attempt whose blocks have other values."""
+        if number < len(self._digests) and digest(item) != self._digests[number]:
+            raise DataError(
+                f"{self._task.operator.name}, {self._state.where}: attempt {attempt} made other values in block "
+                f"{number} than an attempt before, so it cannot take over: retries need functions that do the same"
             )
 
     def _back_off(self, attempt: int) -> None:
@@ -329,6 +403,7 @@ class _CountedPiece:
     def _count(self, table: Any) -> Any:
         self._run._blocks_in += 1
         self._run._rows_in += table.num_rows
+        self._run._bytes_in += table.nbytes
         return table
 
 
@@ -336,8 +411,12 @@ def _figures(times: ChainTimes) -> list[StepFigures]:
     out = []
     for step in times.steps:
         found = step.latency
-        latency = (found.n, found.min_s, found.p50_s, found.p90_s, found.p99_s, found.max_s) if found.n else None
-        out.append(StepFigures(step.pulls, step.items, step.first_item_s, step.overlapped, latency))
+        latency = None
+        if found.n and found.min_s is not None and found.max_s is not None:
+            latency = (found.n, found.min_s, found.max_s, found.sketch.levels)
+        first = step.first_item_s
+        sized = (step.rows, step.nbytes)
+        out.append(StepFigures(step.pulls, step.items, first, step.overlapped, latency, step.cpu_ns, *sized))
     return out
 
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workspan.dataset.stats import DatasetSummary, Figure, IterationSummary, OperatorSummary, StageSummary
+    from workspan.dataset.figures import Figure
+    from workspan.dataset.stats import (
+        DatasetSummary,
+        IterationSummary,
+        OperatorSummary,
+        StageSummary,
+        StepSummary,
+    )
 
 __all__ = ["render", "seconds"]
 
@@ -123,6 +130,7 @@ def _operator(op: OperatorSummary, verbose: bool) -> list[str]:
     if op.trailing_seconds is not None and op.trailing_seconds > 1e-3:
         lines.append(_line(2, "after the last block", [f"{seconds(op.trailing_seconds)} total"]))
     lines += _figures(2, "setup", op.setup)
+    lines += _figures(2, "held, not wanted yet", op.held)
     lines += _retries(op)
     lines += _figures(2, "peak memory", op.peak_memory, size, ("min", "max", "mean"))
     lines += _figures(2, "rows per block", op.rows_per_block, whole)
@@ -140,7 +148,39 @@ def _operator(op: OperatorSummary, verbose: bool) -> list[str]:
         lines += _figures(2, "serialise", op.serialise)
         for number, step in enumerate(op.steps):
             lines += _figures(4, _short(f"{number} {step.label}", _LABEL - 6), step.seconds)
+            lines += _step(step)
+        lines += _metrics(op)
     return lines
+
+
+def _step(step: StepSummary) -> list[str]:
+    parts = []
+    if step.item is not None:
+        spread = (("p50", step.item.p50), ("p90", step.item.p90), ("p99", step.item.p99))
+        parts.append(f"{step.items:,} items, " + ", ".join(f"{name} {seconds(value)}" for name, value in spread))
+    if step.cpu_seconds is not None:
+        parts.append(f"CPU {seconds(step.cpu_seconds)}")
+    if step.rows is not None:
+        parts.append(f"{step.rows:,} rows")
+    if step.bytes is not None:
+        parts.append(size(step.bytes))
+    return [f"      {', '.join(parts)}"] if parts else []
+
+
+def _metrics(op: OperatorSummary) -> list[str]:
+    """Return what else was counted, by name."""
+    told = {
+        "blocks_in": op.blocks_in,
+        "bytes_in": op.bytes_in,
+        "bytes_out": op.bytes_out,
+        "attempts": op.attempts,
+        "nodes": op.nodes,
+        "clamped_seconds": op.clamped_seconds,
+        "scheduling_seconds": None if op.scheduling_seconds is None else round(op.scheduling_seconds, 6),
+        "task_wall_p50": None if op.task_wall is None else op.task_wall.p50,
+        "task_seen_p50": None if op.task_seen is None else op.task_seen.p50,
+    }
+    return ["  metrics", *(f"    {name}: {value}" for name, value in told.items() if value is not None)]
 
 
 def _stage(stage: StageSummary) -> list[str]:
@@ -179,6 +219,10 @@ def _iteration(it: IterationSummary) -> list[str]:
     if it.first_wait_seconds is not None:
         lines.append(_line(2, "until the first batch", [seconds(it.first_wait_seconds)]))
     lines += _figures(2, "waiting for blocks", it.waiting)
+    for cause, label in (("start", "until the first result"), ("order", "overtaken by others"), ("work", "none there")):
+        if it.blocked_seconds.get(cause, 0.0) > 0:
+            lines.append(_line(4, label, [f"{seconds(it.blocked_seconds[cause])} total"]))
+    lines += _figures(4, "mapping results", it.fetch)
     lines += _figures(2, "making batches", it.creating)
     lines += _figures(2, "formatting", it.formatting)
     lines += _figures(2, "the consumer's own", it.user)
@@ -193,6 +237,9 @@ def _dataset(summary: DatasetSummary) -> list[str]:
         lines.append(_line(2, "first task to last", [seconds(summary.span_seconds)]))
     if summary.driver_seconds is not None:
         lines.append(_line(2, "whole run in the driver", [seconds(summary.driver_seconds)]))
+    if (loop := summary.scheduling) is not None:
+        parts = (("max", loop.max), ("mean", loop.mean), ("p50", loop.p50), ("p90", loop.p90), ("total", loop.sum))
+        lines.append(_line(2, "scheduling", [f"{seconds(value)} {name}" for name, value in parts]))
     return lines
 
 
@@ -206,6 +253,9 @@ def _run_time(summary: DatasetSummary) -> list[str]:
             lines.append(_line(2, _short(f"{op.number} {op.name}", _LABEL - 4), [seconds(op.span_seconds), share]))
     if total is not None and summary.span_seconds is not None:
         rest = max(0.0, total - summary.span_seconds)
+        if summary.scheduling is not None:
+            busy = summary.scheduling.sum
+            lines.append(_line(2, "scheduling", [seconds(busy), f"{100 * busy / total:.0f} %" if total else "-"]))
         lines.append(_line(2, "outside of the tasks", [seconds(rest), f"{100 * rest / total:.0f} %"]))
         lines.append(_line(2, "total", [seconds(total), "100 %"]))
     return lines

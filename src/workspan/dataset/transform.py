@@ -7,7 +7,7 @@ functions are called chunk by chunk: the windows of the timers lie around some t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -19,15 +19,17 @@ import pyarrow as pa
 from workspan.dataset import sinks
 from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
 from workspan.dataset.blocks import (
-    batch_of,
+    Given,
     first_rows,
     guess,
     hand_over,
+    no_rows,
     rows_in,
     rows_of,
     table_of_batch,
     table_of_rows,
 )
+from workspan.dataset.columns import mask_array
 from workspan.dataset.expressions import filtered, projected
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Read, Write
 from workspan.dataset.record import Flow
@@ -35,13 +37,14 @@ from workspan.dataset.retry import back_off, may_retry
 from workspan.engines.failure import failure_line
 from workspan.errors import DataError
 from workspan.steps import Phase, Step
+from workspan.steps.sizes import sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from workspan.dataset.ops import Op
 
-__all__ = ["TaskState", "stage_steps"]
+__all__ = ["TaskState", "stage_steps", "step_sizes"]
 
 MOST_IO_ATTEMPTS = 10
 """How often a file is opened, where its errors are ones to try again after."""
@@ -63,6 +66,45 @@ class TaskState:
     """The file that a sink writes."""
     setup_seconds: dict[int, float] = field(default_factory=dict)
     retried_io_errors: tuple[str, ...] = ()
+    ends: dict[int, Callable[[], Any]] = field(default_factory=dict)
+    """Stage -> ``end_task`` of its instance."""
+
+    def end_task(self) -> list[Any]:
+        """Return what each stage has to tell of the task, in order.
+
+        Raises
+        ------
+        DataError
+            It is nothing that can be told: numbers, texts, lists and dicts can.
+        """
+        told = []
+        for number in range(len(self.flows)):
+            end = self.ends.get(number)
+            told.append(None if end is None else plain(end(), f"end_task() of stage {number}, {self.where}"))
+        return told
+
+
+def plain(value: Any, where: str) -> Any:
+    """Return a value as builtin ones; numbers of NumPy are numbers."""
+    import msgspec
+
+    try:
+        return msgspec.to_builtins(value, enc_hook=lambda other: other.item())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where} returned {str(value)[:60]!r}: return numbers, texts, lists or dicts") from error
+
+
+def step_sizes(item: Any) -> tuple[int | None, int | None]:
+    """Return the rows and the bytes of what goes from step to step, as far as it has any."""
+    if isinstance(item, Given):
+        item = item.value
+    elif isinstance(item, tuple):
+        item = item[0]
+    if isinstance(item, list):
+        return len(item), None
+    if type(item).__module__.partition(".")[0] == "pandas" and hasattr(item, "memory_usage"):
+        return len(item), int(item.memory_usage(index=False).sum())
+    return sizes_of(item)
 
 
 class _Stage:
@@ -74,7 +116,8 @@ class _Stage:
         self.flow = Flow()
         state.flows.append(self.flow)
         self._shape = shape
-        self._schema: pa.Schema | None = None
+        self.schema: pa.Schema | None = None
+        """Of the blocks that come in; ``None``: none has come."""
 
     def step(self, phase: Phase, apply: Callable[[Any], Any]) -> Step:
         return Step(
@@ -94,9 +137,9 @@ class _Stage:
         return map(self._watch, tables)
 
     def _watch(self, table: pa.Table) -> pa.Table:
-        if self._schema is None or not len(self._schema):
-            self._schema = table.schema
-            names = self._schema.names
+        if self.schema is None or not len(self.schema):
+            self.schema = table.schema
+            names = self.schema.names
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise DataError(
@@ -114,8 +157,8 @@ class _Stage:
 
     def _presumed(self) -> pa.Schema | None:
         """Return the schema of what leaves the stage if nothing does: it is a guess where a function makes the rows."""
-        guessed = self._schema is not None and isinstance(self.op, (MapRows, MapBatches))
-        return guess(self._schema) if guessed else self._schema
+        guessed = self.schema is not None and isinstance(self.op, (MapRows, MapBatches))
+        return guess(self.schema) if guessed else self.schema
 
     def _count(self, table: pa.Table) -> pa.Table:
         flow = self.flow
@@ -133,6 +176,14 @@ class _Stage:
             error.add_note(f"while {function.name} was constructed")
             self.told(error)
             raise
+        for name, hooks in (("begin_task", None), ("end_task", self.state.ends)):
+            hook = getattr(called, name, None)
+            if not callable(hook):
+                continue
+            if hooks is None:
+                hook()
+            else:
+                hooks[self.number] = hook
         if function.setup_seconds is not None:
             self.state.setup_seconds[self.number] = function.setup_seconds
         return called
@@ -190,7 +241,7 @@ def _passed(tables: Iterator[pa.Table], schema: Callable[[], pa.Schema | None]) 
     if not given:
         if known is None or not len(known):
             known = schema() or known
-        yield pa.table({}) if known is None else known.empty_table()
+        yield pa.table({}) if known is None else no_rows(known)
 
 
 def stage_steps(op: Op, number: int, state: TaskState, *, shape: Shape | None) -> list[Step]:
@@ -344,7 +395,7 @@ def _check_rows(stage: _Stage, rows: list[Any]) -> None:
 
 def _from_rows(stage: _Stage, chunks: Iterable[list[Mapping[str, Any]]]) -> Iterator[pa.Table]:
     where = f"{stage.op.name}, {stage.where}"
-    return stage.out(map(partial(table_of_rows, where=where), filter(None, chunks)))
+    return stage.out(map(lambda rows: table_of_rows(rows, where, stage.schema), filter(None, chunks)))
 
 
 def _with_rows(stage: _Stage, tables: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, list[dict[str, Any]]]]:
@@ -368,7 +419,7 @@ def _decide(stage: _Stage, chunks: Iterable[Any]) -> Iterator[tuple[pa.Table, li
 
 def _keep(stage: _Stage, chunks: Iterable[tuple[pa.Table, list[bool]]]) -> Iterator[pa.Table]:
     # The rows stay those of Arrow: their types do not go through Python and back.
-    return stage.out(map(lambda chunk: chunk[0] if all(chunk[1]) else chunk[0].filter(pa.array(chunk[1])), chunks))
+    return stage.out(map(lambda chunk: chunk[0] if all(chunk[1]) else chunk[0].filter(mask_array(chunk[1])), chunks))
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
@@ -377,22 +428,23 @@ def _keep(stage: _Stage, chunks: Iterable[tuple[pa.Table, list[bool]]]) -> Itera
 def _to_batches(stage: _Stage, op: MapBatches, tables: Iterable[pa.Table]) -> Iterator[Any]:
     where = f"{op.name}, {stage.where}"
     cut = batches(stage.watched(tables), op.batch_size, target_bytes=stage.state.batch_bytes, where=where)
-    return map(partial(batch_of, form=op.batch_format, zero_copy=op.zero_copy), cut)
+    return map(partial(Given, form=op.batch_format, zero_copy=op.zero_copy), cut)
 
 
-def _call_batches(stage: _Stage, items: Iterable[Any]) -> Iterator[pa.Table | Any]:
+def _call_batches(stage: _Stage, items: Iterable[Given]) -> Iterator[tuple[Any, Given]]:
     function = stage.ready()
     tolerant = isinstance(stage.op, MapBatches) and stage.op.on_error == "skip"
 
-    def call(batch: Any) -> Iterator[Any]:
+    def call(given: Given) -> Iterator[tuple[Any, Given]]:
+        batch = given.take()
         rows = rows_in(batch) if tolerant else 0
         try:
             out = function(batch)
             if isinstance(out, GeneratorType) or (hasattr(out, "__next__") and hasattr(out, "__iter__")):
                 if not tolerant:
-                    return _drained(stage, out)
+                    return _drained(stage, out, given)
                 # The end of a batch must be known before its beginning is handed on.
-                made = list(out)
+                made = [(value, given) for value in out]
                 stage.flow.calls += 1
                 return hand_over(made)
         except Exception as error:
@@ -403,21 +455,32 @@ def _call_batches(stage: _Stage, items: Iterable[Any]) -> Iterator[pa.Table | An
             raise
         del batch
         stage.flow.calls += 1
-        box = [out]
+        box = [(out, given)]
         del out
         return hand_over(box)
 
     return chain.from_iterable(map(call, items))
 
 
-def _drained(stage: _Stage, generator: Iterator[Any]) -> Iterator[Any]:
+def _drained(stage: _Stage, generator: Iterator[Any], given: Given) -> Iterator[tuple[Any, Given]]:
     try:
-        yield from generator
+        for value in generator:
+            box = [(value, given)]
+            del value
+            yield box.pop()
     except Exception as error:
         stage.told(error)
         raise
+    finally:
+        close = getattr(generator, "close", None)
+        if close is not None:
+            close()
     stage.flow.calls += 1
 
 
-def _from_batches(stage: _Stage, outputs: Iterable[Any]) -> Iterator[pa.Table]:
-    return stage.out(map(partial(table_of_batch, operator=stage.op.name, where=stage.where), outputs))
+def _from_batches(stage: _Stage, outputs: Iterable[tuple[Any, Given]]) -> Iterator[pa.Table]:
+    return stage.out(map(partial(_table, stage.op.name, stage.where), outputs))
+
+
+def _table(operator: str, where: str, output: tuple[Any, Given]) -> pa.Table:
+    return table_of_batch(output[0], operator, where, output[1])

@@ -59,7 +59,7 @@ STUCK_SECONDS = 5.0
 REAP_SECONDS = 0.05
 """How often ends are looked for where the kernel has no process descriptors."""
 
-_DESCRIPTORS_A_WORKER = 6
+DESCRIPTORS_A_WORKER = 6
 
 
 class Processes:
@@ -181,7 +181,7 @@ class Processes:
         if entry.kind == "worker":
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
-            make_room((len(self._children) + 1) * _DESCRIPTORS_A_WORKER + SPARE)
+            make_room((len(self._children) + 1) * DESCRIPTORS_A_WORKER + SPARE)
             log = None if self._folders is None else open_log(self._folders[task], worker)
             child = Child(worker, settings, function, log)
         except OSError as error:

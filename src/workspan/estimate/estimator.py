@@ -8,7 +8,16 @@ from typing import Any
 
 from workspan.estimate.choose import choose_order
 from workspan.estimate.curve import Curve
-from workspan.estimate.order import ComputationalOrder, Order, as_size, convert, order_name, parse_order, size_of
+from workspan.estimate.order import (
+    FORMULAS,
+    ComputationalOrder,
+    Order,
+    as_size,
+    convert,
+    order_name,
+    parse_order,
+    size_of,
+)
 from workspan.estimate.prediction import NO_SIZE, Prediction, check
 from workspan.estimate.spline import Tck, bounded, checked, distinct_points, sample
 from workspan.estimate.table import fit_curve
@@ -17,7 +26,11 @@ __all__ = ["Estimator", "Prediction"]
 
 INTERVAL_FROM = 5  # measurements; fewer say too little about the spread (D33)
 STEP = 0.2  # log; one run that the curve was right about is taken to say no more than this
+UNFITTED, UNFITTED_SHARE = 3, 0.2  # measurements since the last fit, and share of all, that call for another
+EXACT = 1e-6  # relative error; nothing is learned from less
 ANSWERS = 256  # kept until something is learned
+
+_tuple = tuple.__new__  # makes a named tuple in half the time that its class takes
 
 
 class Estimator:
@@ -104,6 +117,7 @@ class Estimator:
         self._factors: dict[float, float] = {}
         self._factor = 1.0
         self._misses: list[tuple[float, float]] = []
+        self._unfitted = 0
         self._answers: dict[float, Prediction] = {}
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -131,8 +145,10 @@ class Estimator:
     def update(self, N_ref: float, dt: float) -> bool:
         """Learn from one more run that took *dt* seconds; return whether the curve was fitted anew.
 
-        It is if the estimate was wrong by more than `update_threshold` (E77). If not, the curve is kept and what it
-        missed by is taken into account: fully for the same size as it repeats, and in part for the others.
+        It is if the estimate was wrong by more than `update_threshold` (E77), and when a fifth of the measurements,
+        three at least, have come since the last fit, so that the interval learns what it was right about. If not, the
+        curve is kept and what it missed by is taken into account: fully for the same size as it repeats, and in part
+        for the others.
         """
         if not self._admits(N_ref, dt):
             return False
@@ -146,8 +162,10 @@ class Estimator:
         if self._curve is not None and expected is not None:
             error = abs(expected - dt)
             if error <= self.update_threshold * dt or error <= self.update_floor:
-                self._correct(N_ref, dt)
-                return False
+                self._unfitted += error > EXACT * dt
+                if self._unfitted < max(UNFITTED, UNFITTED_SHARE * len(self._measurements)):
+                    self._correct(N_ref, dt)
+                    return False
         self._refit()
         return True
 
@@ -181,12 +199,14 @@ class Estimator:
         self._factors.clear()
         self._factor = 1.0
         self._misses = []
+        self._unfitted = 0
         self._answers.clear()
 
     def _use_order(self, order: Order) -> None:
         self._order = order
         # Places are sizes: a wrong order then does no harm between them. Of a user's function nothing is known.
         self._sized = isinstance(order, ComputationalOrder) and order != ComputationalOrder.O_0
+        self._formula = FORMULAS[order] if isinstance(order, ComputationalOrder) else None
 
     def _n_at(self, place: float) -> float | None:
         return convert(self._order, place) if self._sized else place
@@ -196,22 +216,30 @@ class Estimator:
     def predict(self, N_ref: float | None) -> Prediction:
         """Estimate a run of size *N_ref*. Never raises; a size that cannot be used has no estimate."""
         try:
-            return self._answers[N_ref]  # type: ignore[index]
-        except (KeyError, TypeError):
-            pass
+            kept = self._answers.get(N_ref)  # type: ignore[arg-type]
+        except TypeError:
+            kept = None
+        if kept is not None:
+            return kept
         size = as_size(N_ref)
-        answer = Prediction(None, None, None, "none", NO_SIZE) if size is None else self._answer(size)
-        if size is not None and type(N_ref) is float:
+        if size is None:
+            return Prediction(None, None, None, "none", NO_SIZE)
+        answer = self._answer(size)
+        if type(N_ref) is float:
             if len(self._answers) >= ANSWERS:
                 self._answers.clear()
             self._answers[N_ref] = answer
         return answer
 
     def _on_curve(self, size: float) -> tuple[float, float, float, int] | None:
-        n = convert(self._order, size)
-        if n is None or self._curve is None:
+        curve = self._curve
+        if curve is None:
             return None
-        return self._curve.evaluate(size if self._sized else n, n)
+        if self._formula is None:
+            n = convert(self._order, size)
+            return None if n is None else curve.evaluate(n, n)
+        n = self._formula(size)
+        return curve.evaluate(size if self._sized else n, n) if n < inf else None
 
     def _answer(self, size: float) -> Prediction:
         if self._curve is None:
@@ -220,11 +248,11 @@ class Estimator:
         if found is None:
             return Prediction(None, None, None, "none", NO_SIZE)
         value, low, high, where = found
-        factor = self._factors.get(size, self._factor)
+        factor = self._factors.get(size, self._factor) if self._factors else self._factor
         basis = self._basis[where]
         if len(self._measurements) < INTERVAL_FROM:
             return Prediction(value * factor, None, None, "model", basis)
-        return Prediction(value * factor, low * factor, high * factor, "model", basis)
+        return _tuple(Prediction, (value * factor, low * factor, high * factor, "model", basis))
 
     def _without_data(self, size: float) -> Prediction:
         n = convert(self._order, size)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from workspan import config
+from workspan.estimate.home import timing_directory
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory, merge, trim, usable
 from workspan.estimate.notices import LOGGER, warn_once
@@ -37,21 +38,6 @@ _LOCK = ".lock"
 _ROOM = 16 * 1024
 _LARGEST_DOCUMENT = 64 * 2**20
 _FRAGMENT = "fragment_*.jsonl"
-
-
-def timing_directory() -> Path | None:
-    """Return the folder of timing files; ``None`` if there is no home to put it in."""
-    directory: Path | None = config.get("timing.directory")
-    if directory is None:
-        home: Path | None = config.get("user_data_home")
-        if home is None:
-            import platformdirs
-
-            home = Path(platformdirs.user_data_dir("workspan", appauthor=False))
-        directory = home / "workflows_data" / "timing"
-        if not directory.is_absolute():
-            return None
-    return directory
 
 
 class Fragment:

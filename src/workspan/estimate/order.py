@@ -44,7 +44,7 @@ class ComputationalOrder(StrEnum):
         size = as_size(N_ref)
         if size is None:
             return None
-        n = _FORMULAS[self](size)
+        n = FORMULAS[self](size)
         return n if n < inf else None
 
 
@@ -65,7 +65,8 @@ def _ln(n: float) -> float:
     return log(n) if n > 1.0 else 0.0
 
 
-_FORMULAS: dict[ComputationalOrder, Callable[[float], float]] = {
+#: N of a size that is known to be one; infinite where it is beyond the range of a float.
+FORMULAS: dict[ComputationalOrder, Callable[[float], float]] = {
     ComputationalOrder.O_0: lambda n: 1.0,
     ComputationalOrder.O_LOG_N: _ln,
     ComputationalOrder.O_N: lambda n: n,

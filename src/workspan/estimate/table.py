@@ -19,6 +19,7 @@ __all__ = ["fit_curve"]
 SMALLEST = 1e-9  # s: what a clock cannot resolve is taken as this, as logarithms need more than 0
 GAP = 1.5  # ratio of neighbouring places between which the curve needs nodes of its own
 OUTER = np.array([1.5, 3.0, 10.0, 100.0])  # nodes beyond the ends, in multiples of the end
+FEW = 4  # measurements; fewer tell nothing of a distribution, and each size is expected to take the median of its own
 WIDEN = 0.25  # of the log distance from the data, by which an interval grows beyond them
 
 
@@ -61,8 +62,13 @@ def fit_curve(
     decision = decide(*predictive(n, x, y, falling=monotone is False))
     below, above = calibrate(decision, y, level)
     is_known = np.isin(nodes, known)
-    weight = np.bincount(np.searchsorted(known, measured, side="right") - 1, minlength=len(known)).astype(float)
-    value = tame(decision.value[count:], n_nodes, np.flatnonzero(is_known), weight if monotone is True else None)
+    group = np.searchsorted(known, measured, side="right") - 1
+    weight = np.bincount(group, minlength=len(known)).astype(float)
+    chosen = decision.value[count:].copy()
+    if count < FEW:
+        for number in np.flatnonzero(weight > 1.0):
+            chosen[nodes == known[number]] = np.log(np.median(np.exp(y[group == number])))
+    value = tame(chosen, n_nodes, np.flatnonzero(is_known), weight if monotone is True else None)
     ends = np.flatnonzero(is_known)[[0, -1]]
     logs = x[count:]
     far = np.maximum(logs[ends[0]] - logs, 0.0) + np.maximum(logs - logs[ends[1]], 0.0)

@@ -38,9 +38,11 @@ __all__ = [
 MAX_PATH_BYTES = 107 if sys.platform.startswith("linux") else 103
 """Longest path of a Unix socket on this system, in bytes."""
 
-_NAME = re.compile(r"(?P<name>[A-Za-z0-9._-]+)-(?P<pid>\d{1,10})(\.\d)?\.sock")
-_UNFINISHED = re.compile(r"\.(?P<pid>\d{1,10})\.[0-9a-f]{4}")
-_FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
+# Compiled when they are needed: to open a socket in an empty folder they are not, and every run does that.
+_NAME = r"(?P<name>[A-Za-z0-9._-]+)-(?P<pid>\d{1,10})(\.\d)?\.sock"
+_UNFINISHED = r"\.(?P<pid>\d{1,10})\.[0-9a-f]{4}"
+_FOREIGN = r"[^A-Za-z0-9._-]+"
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _MOST_NAME = 40
 _MOST_OF_ONE_PID = 9
 
@@ -174,19 +176,19 @@ def candidates(folder: Path) -> list[Candidate]:
         names = os.listdir(folder)
     except (OSError, ConfigurationError):
         return []
-    found = [(match, name) for name in names if (match := _NAME.fullmatch(name))]
+    found = [(match, name) for name in names if (match := re.fullmatch(_NAME, name))]
     return sorted(
         (Candidate(folder / name, match["name"], int(match["pid"])) for match, name in found),
         key=lambda candidate: (candidate.pid, candidate.path),
     )
 
 
-def sweep(folder: Path) -> None:
-    """Take away the sockets of programs that have ended without doing so themselves."""
+def sweep(folder: Path, own: str = "") -> None:
+    """Take away the sockets of programs that have ended without doing so themselves; *own* is this program's."""
     with suppress(OSError, ConfigurationError):
         check(folder)
         for name in os.listdir(folder):
-            match = _NAME.fullmatch(name) or _UNFINISHED.fullmatch(name)
+            match = name != own and (re.fullmatch(_NAME, name) or re.fullmatch(_UNFINISHED, name))
             if match and not is_running(int(match["pid"])):
                 remove_stale(folder / name)
 
@@ -233,7 +235,7 @@ def safe_name(name: str) -> str:
     >>> safe_name("my reduction.py"), safe_name("/")
     ('my_reduction.py', '_')
     """
-    return _FOREIGN.sub("_", name) or "_"
+    return (name if _PLAIN.issuperset(name) else re.sub(_FOREIGN, "_", name)) or "_"
 
 
 def same_user(connection: socket.socket) -> bool:

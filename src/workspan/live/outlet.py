@@ -49,6 +49,7 @@ class _Unopened:
 _server: Server | _Unopened | None = None
 _failed = False
 _snapshots: list[Snapshot] = []
+_repeated: list[Snapshot] = []
 _told: set[type[Exception]] = set()
 _lock = threading.Lock()
 
@@ -77,10 +78,11 @@ def start() -> None:
 
 
 def _set_up_handlers() -> None:
-    from workspan.live.handler import set_up
-
     try:
-        set_up()
+        if config.get("live.handlers") or "workspan.live.handler" in sys.modules:
+            from workspan.live.handler import set_up
+
+            set_up()
     except Exception as error:
         logger.warning("the log handlers for viewers cannot be set up: %s", error)
 
@@ -122,22 +124,28 @@ def publish(record: dict[str, Any]) -> None:
         server.publish(record)
 
 
-def register_snapshot(snapshot: Snapshot) -> None:
+def register_snapshot(snapshot: Snapshot, *, repeat: bool = False) -> None:
     """Have *snapshot* called, in another thread, when a viewer needs the whole state; twice is once.
 
     Parameters
     ----------
     snapshot
         Returns records as for :func:`publish`, parents before children, one for each thing that goes on now.
+    repeat
+        Call it a few times a second too, for as long as somebody looks, and tell what it returns: for what changes too
+        often to be told of each time.
     """
     if snapshot not in _snapshots:
         _snapshots.append(snapshot)
+    if repeat and snapshot not in _repeated:
+        _repeated.append(snapshot)
 
 
 def unregister_snapshot(snapshot: Snapshot) -> None:
     """Call *snapshot* no more."""
-    if snapshot in _snapshots:
-        _snapshots.remove(snapshot)
+    for snapshots in (_snapshots, _repeated):
+        if snapshot in snapshots:
+            snapshots.remove(snapshot)
 
 
 def in_sender() -> bool:
@@ -166,9 +174,9 @@ def _open() -> Server:
             reasons.append(str(error))
             continue
         hello = {"pid": os.getpid(), "script": script, "began": time.time()}
-        server = Server(listener, path, hello, _snapshots, report=_report)
+        server = Server(listener, path, hello, _snapshots, _repeated, report=_report)
         server.start()
-        folders.sweep(place)
+        folders.sweep(place, path.name)
         return server
     raise ConfigurationError("; ".join(reasons))
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workspan.live.folder import same_user
-from workspan.live.frames import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     Snapshot = Callable[[], list[dict[str, Any]]]
 
-__all__ = ["MOST_QUEUED", "MOST_VIEWERS", "REST_SECONDS", "THREAD_NAME", "Server"]
+__all__ = ["MOST_QUEUED", "MOST_VIEWERS", "REST_SECONDS", "TELL_SECONDS", "THREAD_NAME", "Server"]
 
 THREAD_NAME = "workspan-live"
 MOST_QUEUED = 1000
@@ -41,6 +40,8 @@ _MOST_AT_ONCE = 50
 _MOST_IN_STATE = 500
 _MOST_UNSENT = 1 << 20
 """Bytes that wait for one viewer, before it is passed over."""
+TELL_SECONDS = 0.25
+"""How often snapshots that are to be told again are taken, while anybody reads them."""
 _SYNC_SECONDS = 1.0
 """Least time between two whole states for the reason that records were left out."""
 _SEND_BYTES = 1 << 16
@@ -70,6 +71,8 @@ class Server:
         What identifies this program; goes into the first frame, and ``pid`` and ``script`` of it into all.
     snapshots
         Called in the thread for the whole state; may change meanwhile.
+    repeated
+        Those of them that are called again and again, for what changes too often to be told of each time.
     report
         Called in the thread with what a snapshot raised.
     clock
@@ -82,6 +85,7 @@ class Server:
         path: Path,
         hello: dict[str, Any],
         snapshots: list[Snapshot],
+        repeated: list[Snapshot],
         *,
         report: Callable[[Exception], None],
         clock: Callable[[], float] = time.monotonic,
@@ -95,6 +99,8 @@ class Server:
         self._hello = hello
         self._marks = {"pid": hello["pid"], "script": hello["script"]}
         self._snapshots = snapshots
+        self._repeated = repeated
+        self._tell_due = 0.0
         self._report = report
         self._clock = clock
         self._queue: deque[tuple[int, float, dict[str, Any]]] = deque(maxlen=MOST_QUEUED)
@@ -169,16 +175,35 @@ class Server:
                         key.data(mask)
                     # In this order: what is queued from now on rings, what was queued before is taken.
                     self._awake = False
+                    self._tell_again()
                     if self._send_queued():
                         wait = 0.0
                         self._rest()
                     else:
-                        wait = None if self._closing is None else max(0.0, self._closing - self._clock())
+                        wait = self._wait()
             except Exception as error:  # a fault of this module must not hurt the program
                 self._report(error)
                 self._closing = self._clock()
             if self._closing is not None:
                 self._end()
+
+    def _wait(self) -> float | None:
+        """How long nothing will happen unless somebody comes, or rings."""
+        if self._closing is not None:
+            return max(0.0, self._closing - self._clock())
+        return max(0.0, self._tell_due - self._clock()) if self._repeated and self._is_read() else None
+
+    def _is_read(self) -> bool:
+        return not all(viewer.is_behind for viewer in self._viewers.values())
+
+    def _tell_again(self) -> None:
+        """Tell how things stand of which no single change is told, if it is time and somebody reads it."""
+        now = self._clock()
+        if self._repeated and now >= self._tell_due and self._is_read():
+            self._tell_due = now + TELL_SECONDS
+            records = self._taken(self._repeated)
+            if records:
+                self._send(self._viewers.values(), [self._frame(record, now) for record in records])
 
     def _rest(self) -> None:
         """Serve viewers for some time, but not the queue, and let no bell be rung."""
@@ -212,7 +237,7 @@ class Server:
     def _send_queued(self) -> bool:
         """Send some of the queue; whether there was anything to do."""
         frames: list[bytes] = []
-        is_read = not all(viewer.is_behind for viewer in self._viewers.values())
+        is_read = self._is_read()
         while self._queue and len(frames) < _MOST_AT_ONCE:
             _, stamp, record = self._take()
             frames.append(self._frame(record, stamp) if is_read else b"")
@@ -245,20 +270,26 @@ class Server:
         self._send(self._viewers.values(), frames + self._state())
 
     def _frame(self, record: dict[str, Any], stamp: float) -> bytes:
+        from workspan.live.frames import encode  # with the first viewer: every run makes a server, few are watched
+
         return encode({"kind": "step", **record, **self._marks, "mono": stamp})
 
     def _state(self) -> list[bytes]:
         """Frames of the whole state."""
-        records: list[dict[str, Any]] = []
-        for snapshot in list(self._snapshots):
-            try:
-                records += snapshot()
-            except Exception as error:
-                self._report(error)
+        records = self._taken(self._snapshots)
         now = self._clock()
         begin: dict[str, Any] = {"kind": "sync", "stage": "begin", "dropped": self.dropped}
         end: dict[str, Any] = {"kind": "sync", "stage": "end", "more": max(0, len(records) - _MOST_IN_STATE)}
         return [self._frame(record, now) for record in (begin, *records[:_MOST_IN_STATE], end)]
+
+    def _taken(self, snapshots: list[Snapshot]) -> list[dict[str, Any]]:
+        records: list[dict[str, Any]] = []
+        for snapshot in list(snapshots):
+            try:
+                records += snapshot()
+            except Exception as error:
+                self._report(error)
+        return records
 
     # -- viewers -------------------------------------------------------------------------------------------------------
 

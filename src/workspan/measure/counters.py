@@ -315,6 +315,11 @@ class ProcessCounters:
         return high >= before + half and low <= high - half and low <= mark + PROBE_SLACK_BYTES
 
     @property
+    def usage_has_mark(self) -> bool | None:
+        """Whether ``ru_maxrss`` is read in place of ``VmHWM``; ``None``: there was no measurement that tried."""
+        return self._usage_has_mark
+
+    @property
     def memory_source(self) -> str:
         """What the figure of :meth:`peak` is: :data:`PER_BLOCK` or :data:`LIFETIME`."""
         watch = self.watch_peak()

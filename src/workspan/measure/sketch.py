@@ -110,6 +110,11 @@ class Sketch:
         return found
 
     @property
+    def levels(self) -> list[list[float]]:
+        """The samples in memory; those of level *i* stand for ``2 ** i`` each, as :meth:`extend` takes them."""
+        return [list(samples) for samples in self._levels]
+
+    @property
     def held(self) -> int:
         """Number of samples in memory."""
         return sum(map(len, self._levels))

@@ -7,7 +7,7 @@ leaves on disk cannot drift apart. ``null`` stands for what was not measured and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
@@ -38,6 +38,16 @@ class Value:
         """
         return _decode(cls, data, cls.__name__)  # type: ignore[no-any-return]
 
+    def _repr_html_(self) -> str | None:
+        return as_html(self)
+
+
+def _no_html(value: Value) -> str | None:
+    return None
+
+
+as_html: Callable[[Value], str | None] = _no_html
+"""Shows a value in a notebook; ``None``: as text. The rooms behind this one put their views here."""
 
 _layouts: dict[type[Value], _Layout] = {}
 

@@ -93,6 +93,11 @@ class TaskAggregate:
         """Peaks of the blocks so far, in bytes."""
         return self._peak_rss.stat()
 
+    @property
+    def elapsed(self) -> Stat:
+        """Times of the blocks that were executed, in seconds: round trips, or calls where there are no workers."""
+        return self._elapsed.stat()
+
     def done(
         self,
         elapsed_seconds: float,

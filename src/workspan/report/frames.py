@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workspan.report.parts import WorkersSummary
     from workspan.store.reader import BlockTable
 
-__all__ = ["Kind", "block_frame", "worker_frame"]
+__all__ = ["Kind", "block_frame", "known_cells", "worker_frame"]
 
 Kind = Literal["arrow", "pandas"]
 
@@ -38,27 +38,34 @@ def block_frame(table: BlockTable, rank: int, kind: Kind) -> Any:
     """
     import pyarrow as pa
 
-    from workspan.store.reader import NO_WORKER
-
     columns = {"block_id": _block_ids(table.cells, pa)}
     columns |= {f"cell_{axis}": pa.array(np.ascontiguousarray(table.cells[:, axis])) for axis in range(rank)}
     columns |= {"done": pa.array(table.done), "failures": pa.array(table.failures)}
     none = np.zeros(len(table.cells), np.bool_)
-    known = {name: table.measured(name) if name in table.values else none for name in TRACKED}
-    if "worker_id" in table.values:
-        known["worker_id"] = known["worker_id"] & (table.values["worker_id"] != NO_WORKER)
-    if "gpu_util_pct" in table.values:
-        known["gpu_util_pct"] = known["gpu_util_pct"] & ~np.isnan(table.values["gpu_util_pct"])
-        # Who is on a device holds some of its memory: 0 says that nobody looked, or that there was nothing to see.
-        known["gpu_mem_bytes"] = known["gpu_mem_bytes"] & (table.values["gpu_mem_bytes"] > 0)
+    known = known_cells(table)
     for name in ("worker_id", "sent_at", "returned_at", *MEASURED):
         values = table.values.get(name)
         if values is None:
             values = np.zeros(len(none), TRACKED[name].dtype)
-        columns[name] = pa.array(values, mask=~known[name])
+        columns[name] = pa.array(values, mask=~known.get(name, none))
     for name, seconds in table.steps.items():
         columns[STEP_PREFIX + name] = pa.array(seconds, mask=np.isnan(seconds))
     return _as_kind(pa.table(columns), kind)
+
+
+def known_cells(table: BlockTable) -> dict[str, NDArray[np.bool_]]:
+    """Return where each column of *table* holds a figure: array name -> mask, one entry a block."""
+    from workspan.store.reader import NO_WORKER
+
+    known = {name: table.measured(name) for name in table.values}
+    if "worker_id" in known:
+        known["worker_id"] = known["worker_id"] & (table.values["worker_id"] != NO_WORKER)
+    if "gpu_util_pct" in known:
+        known["gpu_util_pct"] = known["gpu_util_pct"] & ~np.isnan(table.values["gpu_util_pct"])
+        if "gpu_mem_bytes" in known:
+            # Who is on a device holds some of its memory: 0 says that nobody looked, or that there was nothing to see.
+            known["gpu_mem_bytes"] = known["gpu_mem_bytes"] & (table.values["gpu_mem_bytes"] > 0)
+    return known
 
 
 def worker_frame(workers: WorkersSummary, kind: Kind) -> Any:

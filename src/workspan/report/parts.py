@@ -142,6 +142,7 @@ class BlockFailure(Value):
     """Begin of its write ROI, in world units."""
     write_shape: tuple[int, ...]
     attempts: int
+    """How often it was tried in this run."""
     cause: str
     """``"error"``: reported by the worker, ``"lost"``: with its worker, ``"timeout"``: over its deadline."""
     error: str

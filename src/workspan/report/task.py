@@ -142,7 +142,7 @@ class TaskReport(_Report):
         NoStoreError
             The task has no tracking store, or it is gone.
         """
-        store = self._store()
+        store = self.open_store()
         if isinstance(coord, Block):
             coord = pyramid_cell(coord.block_id[1], len(store.cell_counts))
         return store.block(coord)
@@ -155,7 +155,7 @@ class TaskReport(_Report):
         NoStoreError
             The task has no tracking store, or it is gone.
         """
-        return list(self._store().block_records())
+        return list(self.open_store().block_records())
 
     def to_frame(self, kind: Kind = "arrow") -> Any:
         """Return every recorded block as a table, a row a block in C order of the tracking grid, as the store is now.
@@ -184,7 +184,7 @@ class TaskReport(_Report):
         from workspan.report.frames import block_frame, check_kind
 
         check_kind(kind)
-        store = self._store()
+        store = self.open_store()
         return block_frame(store.table(), len(store.cell_counts), kind)
 
     def workers_frame(self, kind: Kind = "arrow") -> Any:
@@ -226,9 +226,16 @@ class TaskReport(_Report):
         """
         from workspan.report.windows import windows
 
-        return windows(self._store(), self.started_at, self.ended_at)
+        return windows(self.open_store(), self.started_at, self.ended_at)
 
-    def _store(self) -> StoreReader:
+    def open_store(self) -> StoreReader:
+        """Open the tracking store for reading, as it is now.
+
+        Raises
+        ------
+        NoStoreError
+            The task has no tracking store, or it is gone.
+        """
         from workspan.store.tracking import TrackingStore
 
         if self.tracking_path is None:

@@ -174,6 +174,12 @@ class TaskTimeline:
         for timeline in self._workers.values():
             timeline.ended(now, "interrupted")
 
+    def ends(self) -> tuple[float | None, float | None]:
+        """Return when the first worker was asked for, and when the last block came back; ``None``: never."""
+        begins = [timeline._started_at for timeline in self._workers.values()]
+        returns = [t._free_at for t in self._workers.values() if t.compute.n and t._free_at is not None]
+        return min(begins, default=None), max(returns, default=None)
+
     def summary(self) -> WorkersSummary:
         """Fold the workers into the report's section."""
         timelines = [self._workers[worker] for worker in sorted(self._workers)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
+
+from workspan.run.orders import in_force
 
 if TYPE_CHECKING:
     from workspan.run.session import Session
     from workspan.views.progress import Observer
+
+logger = logging.getLogger(__name__)
 
 
 def choose_observer(progress: Any, *, inline: bool) -> Observer | None:
@@ -52,8 +57,9 @@ class Display:
         self._session = session
         self._told = told
         self._summary = summary
-        self._guard = Guard(observer)
+        self._guard = Guard(observer, before=self._look)
         self._events = -1
+        self._looks = observer is not None
 
     def start(self) -> None:
         """Say what an earlier run left, and begin the progress display."""
@@ -68,6 +74,19 @@ class Display:
             self._events = events
             self._guard.changed()
         self._guard.tick(self._session.states, self._session.clock.now())
+
+    def _look(self) -> None:
+        """Let the counters say what is left; called before the observer is told anything."""
+        session = self._session
+        if not self._looks:
+            return
+        try:
+            lefts = session.remaining.look(session.clock.now())
+        except Exception:  # an estimate less, and neither the run nor its display
+            logger.warning("the time that is left is not shown from here on", exc_info=True)
+            self._looks, lefts = False, [None] * len(session.states)
+        for state, left in zip(session.states.values(), lefts, strict=True):
+            state.left = left
 
     def finish(self) -> None:
         """End the progress display."""
@@ -93,6 +112,7 @@ class Display:
             stores={book.task_id: book.store.path for book in books if book.store is not None},
             log_dirs={} if session.log_dir is None else {b.task_id: session.log_dir / b.task_id for b in books},
             interrupted=session.outcome == "interrupted",
+            command=None if (asked := in_force()) is None else asked.command,
             encoding=encoding,
         )
         emit("\n" + summary, sys.stdout)

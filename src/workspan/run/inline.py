@@ -35,6 +35,7 @@ def run_inline(session: Session, on_change: Callable[[], Any], interrupts: Inter
     StalledError
         Blocks are left and none is ready: an internal fault.
     """
+    session.on_begun()
     numbers = range(len(session.tasks))
     try:
         with Collector() as collector:
@@ -68,6 +69,7 @@ def _run_ready(
         if grant is not None:
             grant(index, None)
         began = now()
+        session.inline_block = number, index, began
         try:
             interrupts.armed = True
             outcome = run_block(function, block, profile, collector, pass_on=everything)

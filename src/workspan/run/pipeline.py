@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from workspan.report.forecast import Forecast
+
 Edge = tuple[Task, Task]
 
 
@@ -116,6 +118,12 @@ class Pipeline:
             [task.spec() for task in self._tasks], [(up.task_id, down.task_id) for up, down in self._edges]
         )
 
+    def forecast(self, workers: int | None = None, *, fresh: bool = False, **options: Any) -> Forecast:
+        """Say what the next run of the pipeline will take: see :func:`workspan.forecast`."""
+        from workspan.run.forecasts import forecast
+
+        return forecast(self, workers, fresh=fresh, **options)
+
     def reset(self) -> list[Path]:
         """Delete the tracking stores of all tasks; return the deleted folders."""
         return [path for task in self._tasks if (path := task.reset()) is not None]
@@ -145,6 +153,11 @@ class Pipeline:
             # A task that other waits for already may stand on both sides.
             edges = edges + [(up, down) for up in self.outputs for down in other.sources if up is not down]
         return Pipeline(tasks, edges)
+
+    def _repr_html_(self) -> str:
+        from workspan.run.shown import pipeline_html
+
+        return pipeline_html(self)
 
     def __repr__(self) -> str:
         return f"Pipeline({[task.task_id for task in self._tasks]!r}, {len(self._edges)} edges)"

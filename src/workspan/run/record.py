@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.logs import worker_log_basename
 from workspan.errors import EngineError
 from workspan.report.aggregate import TaskAggregate
+from workspan.report.history import BlockSamples
 from workspan.report.parts import BlockFailure, TaskPlace
 from workspan.report.task import RunReport
 from workspan.report.timeline import TaskTimeline
@@ -25,11 +27,15 @@ if TYPE_CHECKING:
     from workspan.measure.profile import BlockStats
     from workspan.report.task import TaskReport
     from workspan.run.clock import RunClock
+    from workspan.run.costs import BlockCosts
     from workspan.schedule.events import Cause, Exit, SkipReason, Steps
     from workspan.schedule.state import TaskState
     from workspan.store.tracking import TrackingStore
 
 logger = logging.getLogger(__name__)
+
+FAILURES_TOLD = 5
+"""Attempts of which :attr:`RunRecord.failures` knows."""
 
 _WORST = ("completed", "incomplete", "abandoned", "interrupted", "error")
 
@@ -41,15 +47,18 @@ class TaskBook:
     task_id: str
     layout: Layout
     state: TaskState
-    max_attempts: int
-    """How often a block is tried before it is given up."""
     tracked: bool
     """Executed blocks must come back measured."""
     store: TrackingStore | None
     aggregate: TaskAggregate
     timeline: TaskTimeline = field(default_factory=TaskTimeline)
+    costs: BlockCosts | None = None
+    """Sums up what is done by its size; ``None``: all blocks are alike, or nobody asks."""
+    samples: BlockSamples = field(default_factory=BlockSamples)
     times: memoryview[float] | None = None
     """Seconds of each executed block, 0 elsewhere; ``None`` if no block waits for another."""
+    failed_before: dict[int, int] = field(default_factory=dict)
+    """Block that is tried again -> attempts that have failed."""
 
 
 class RunRecord:
@@ -75,6 +84,11 @@ class RunRecord:
     ----------
     events
         Number of calls so far: changes whenever anything happened.
+    failures
+        The last attempts that failed, at most :data:`FAILURES_TOLD`: a number that counts them from 1, task, block,
+        worker, when, cause, what was raised, and whether it was the block's last attempt.
+    has_workers
+        As given.
     stale_results, refused_messages
         As of the report; set by whoever counts them.
     """
@@ -92,9 +106,10 @@ class RunRecord:
         self.run_id = run_id
         self.books = list(books)
         self.events = 0
+        self.failures: deque[tuple[int, int, int, int, float, Cause, str, bool]] = deque(maxlen=FAILURES_TOLD)
         self._clock = clock
         self._epoch = clock.at(0.0)
-        self._has_workers = has_workers
+        self._has_workers = self.has_workers = has_workers
         self._log_dir = log_dir
         self._task_of: dict[int, int] = {}
         self._guests: set[int] = set()
@@ -167,6 +182,7 @@ class RunRecord:
                 f"block {index} of task {book.task_id!r} came back from worker {worker} without measurements, although "
                 "the task has resource_tracking=True: wrap the work in workspan.profile_block(block)"
             )
+        book.failed_before.pop(index, None)
         store = book.store
         if store is not None:
             label = self._label(worker) if self._has_workers else None
@@ -176,6 +192,9 @@ class RunRecord:
         if times is not None:
             times[index] = stats.wall_seconds if stats is not None and book.tracked else elapsed
         book.aggregate.done(elapsed, stats, steps)
+        if book.costs is not None:
+            book.costs.take(index)
+        book.samples.add(index, elapsed, worker)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
         self.listener(book.task_id, index, True)
@@ -196,8 +215,14 @@ class RunRecord:
         book = self.books[task]
         if book.store is not None:
             book.store.record_failure(index)
-        book.aggregate.failed(self._failure(task, index, worker, cause, error) if final else None)
+        attempts = book.failed_before.pop(index, 0) + 1
+        if not final:
+            book.failed_before[index] = attempts
+        book.aggregate.failed(self._failure(task, index, worker, cause, error, attempts) if final else None)
         book.timeline.returned(worker, sent_at, returned_at, ok=False)
+        at = self._clock.now() if returned_at is None else returned_at
+        number = self.failures[-1][0] + 1 if self.failures else 1
+        self.failures.append((number, task, index, worker, at, cause, error, final))
         if final:
             self.listener(book.task_id, index, False)
 
@@ -327,7 +352,7 @@ class RunRecord:
     def _timeline(self, worker: int) -> TaskTimeline:
         return self.books[self._task_of[worker]].timeline
 
-    def _failure(self, task: int, index: int, worker: int, cause: Cause, error: str) -> BlockFailure:
+    def _failure(self, task: int, index: int, worker: int, cause: Cause, error: str, attempts: int) -> BlockFailure:
         book = self.books[task]
         layout = book.layout
         read, write = layout.read_box(index), layout.write_box(index)
@@ -341,7 +366,7 @@ class RunRecord:
             read_shape=tuple(e - b for b, e in zip(*read, strict=True)),
             write_begin=write[0],
             write_shape=tuple(e - b for b, e in zip(*write, strict=True)),
-            attempts=book.max_attempts,
+            attempts=attempts,
             cause=cause,
             error=error,
             worker=self._label(worker),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from workspan import config
 from workspan.errors import WorkspanError
 from workspan.report.task import TaskReport
+from workspan.run import shown as _shown  # noqa: F401  # notebooks show reports from here on
 
 if TYPE_CHECKING:
     from workspan.report.task import RunReport

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from workspan import config
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.run import notes as _notes  # noqa: F401  # takes the notes of workers from here on
+from workspan.run import orders
+from workspan.run.arguments import check_amounts
 from workspan.run.clock import RunClock
 from workspan.run.display import Display, choose_observer
+from workspan.run.history import keep_summaries
+from workspan.run.live import LiveRun
 from workspan.run.pipeline import Pipeline
 from workspan.run.reports import keep_report
 from workspan.run.session import Session
-from workspan.run.task import check_amounts
 from workspan.run.writes import check_between
 from workspan.schedule.spec import check_resources
 
@@ -138,8 +141,10 @@ def execute(
     on_start
         Called with the session before anything runs.
     """
-    observer = choose_observer(progress, inline=engine is None)
     pipeline = Pipeline.of(pipeline)
+    if (asked := orders.in_force()) is not None:
+        progress, summary = asked.change(pipeline, progress), summary and asked.shows_summary
+    observer = choose_observer(progress, inline=engine is None)
     spec = pipeline.spec()
     for task in pipeline.tasks:
         has_upstream = any(down is task for _, down in pipeline.edges)
@@ -165,6 +170,8 @@ def execute(
         host=host,
         stop_event=stop_event,
     )
+    if asked is not None:
+        asked.note(session)
     on_start(session)
     _run(session, Display(session, observer, told=progress is True, summary=summary), engine, resources)
     return session
@@ -192,6 +199,9 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
         if task.resource_tracking and (judge := getattr(task, "judge_memory", None)) is not None
     ]
 
+    live = LiveRun(session, engine)
+    session.on_begun = live.start
+
     def update() -> None:
         display.update()
         if judges:
@@ -208,8 +218,10 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     if errors:
         session.outcome = session.outcome or "error"
     attempt(display.finish)
+    attempt(live.finish)
     if session.started:
         attempt(lambda: keep_report(session.end(), session))
+        attempt(lambda: keep_summaries(session.end(), session))
         _log_skips(session.states)
     attempt(session.close)
     if session.started:
@@ -274,6 +286,8 @@ def choose_engine(engine: str | Engine | None, multiprocessing: bool) -> Engine 
     """Return the engine; ``None`` for the debug mode."""
     from workspan.engines.choose import engine_of
 
+    if (asked := orders.in_force()) is not None and asked.engine is not None:
+        engine, multiprocessing = asked.engine, True
     if engine is None:
         return engine_of("processes") if multiprocessing else None
     if not multiprocessing:

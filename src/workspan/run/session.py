@@ -6,7 +6,7 @@ import logging
 import signal
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from workspan.engines.base import Engine
     from workspan.report.task import RunReport
     from workspan.run.clock import RunClock
+    from workspan.run.remaining import RunRemaining
     from workspan.run.task import Task
     from workspan.schedule.events import Decision, SkipReason
     from workspan.schedule.spec import PipelineSpec
@@ -122,6 +123,12 @@ class Session:
         self.signal: signal.Signals | None = None
         self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
+        self.on_begun: Callable[[], Any] = lambda: None
+        """Called once, when the first workers have been asked for: what it takes is hidden by their start-up."""
+        self.dispatcher: Dispatcher | None = None
+        """Who has which block; none before the run, and in the debug mode."""
+        self.inline_block: tuple[int, int, float] | None = None
+        """In the debug mode: task, block and begin of the block that was begun last."""
         self.started = False
         """Something may have run: from here on there is a report."""
         for entry in spec.tasks:
@@ -144,7 +151,6 @@ class Session:
                     task_id=blocks.spec.task_id,
                     layout=blocks.layout,
                     state=blocks.state,
-                    max_attempts=blocks.spec.max_retries + 1,
                     tracked=task.resource_tracking and store is not None,
                     store=store,
                     aggregate=TaskAggregate(
@@ -174,6 +180,13 @@ class Session:
         """Flush and close the stores and give their locks back; without a start, remove what was newly made."""
         self._resources.close()
         self._stores.close(keep_new=self.started)
+
+    @cached_property
+    def remaining(self) -> RunRemaining:
+        """What is left of each task; nobody looks unless it is asked."""
+        from workspan.run.remaining import RunRemaining
+
+        return RunRemaining(self)
 
     # -- driving ---------------------------------------------------------------------------------------------------
 
@@ -227,6 +240,7 @@ class Session:
             one_at_a_time=one_at_a_time,
             wire_seconds=getattr(engine, "wire_seconds", 0.0),
         )
+        self.dispatcher = dispatcher
         late: list[BaseException] = []
         with Interrupts(engine.wake) as interrupts:
             engine.open(self.job())
@@ -263,6 +277,7 @@ class Session:
     ) -> None:
         now = self.clock.now
         self._act(engine, dispatcher.start(now()))
+        self.on_begun()
         kill_at = inf
         while not dispatcher.finished:
             if self._unannounced:

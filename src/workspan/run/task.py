@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from math import inf, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,16 @@ from workspan.errors import (
 )
 from workspan.grid import Block, Layout, as_roi
 from workspan.grid.block import box_roi, index_of
-from workspan.run.functions import Kind, function_kind
+from workspan.run.arguments import (
+    check_amounts,
+    checked_id,
+    checked_tracking,
+    deprecated,
+    either,
+    ints,
+    timeout_seconds,
+)
+from workspan.run.functions import Kind, function_fingerprint, function_kind
 from workspan.run.writes import ON_SHARED_CHUNK, check_hand_written, check_shared, kept_apart, target_of
 from workspan.schedule.spec import TaskSpec
 
@@ -31,13 +39,10 @@ if TYPE_CHECKING:
 
     from funlib.geometry import Coordinate, Roi
 
+    from workspan.report.forecast import Forecast
     from workspan.report.task import TaskReport
     from workspan.run.pipeline import Pipeline
     from workspan.run.writes import Target
-
-DEFAULT_TIMEOUT_SECONDS = 600.0
-_SEPARATORS = ("/", "\\", "\0", "\n", "\r")
-_LONGEST_ID = 200
 
 
 class Task:
@@ -93,6 +98,9 @@ class Task:
     on_shared_chunk
         Two blocks that could write one chunk at the same time are refused (``"refuse"``) or kept apart in time
         (``"order"``; the arrays must exist when the task is made).
+    n_ref
+        ``f(block)`` that returns what the time of a block depends on, a number above 0; it is called in the driver,
+        for forecasts. ``None``: the elements of its write ROI.
 
     Raises
     ------
@@ -127,34 +135,38 @@ class Task:
         init_callback_fn: Callable[[Any], Any] | None = None,
         writes: Iterable[Any] = (),
         on_shared_chunk: str = "refuse",
+        n_ref: Callable[[Block], float] | None = None,
     ) -> None:
+        if n_ref is not None and not callable(n_ref):
+            raise UsageTypeError(f"n_ref={n_ref!r} is not callable: pass a function of one block, or None")
+        self.n_ref = n_ref
         if init_callback_fn is not None and not callable(init_callback_fn):
             raise UsageTypeError(f"init_callback_fn={init_callback_fn!r} is not callable: pass a function of a Context")
         self.init_callback_fn = init_callback_fn
-        self.task_id = _checked_id(task_id)
+        self.task_id = checked_id(task_id)
         self.total_roi = as_roi(total_roi, "total_roi")
         self.read_roi = as_roi(read_roi, "read_roi")
         self.write_roi = as_roi(write_roi, "write_roi")
         self.read_write_conflict = bool(read_write_conflict)
         self.fit = fit
         self.layout = Layout(
-            _ints(self.total_roi.begin, "total_roi.offset"),
-            _ints(self.total_roi.shape, "total_roi.shape"),
-            _ints(self.read_roi.begin, "read_roi.offset"),
-            _ints(self.read_roi.shape, "read_roi.shape"),
-            _ints(self.write_roi.begin, "write_roi.offset"),
-            _ints(self.write_roi.shape, "write_roi.shape"),
+            ints(self.total_roi.begin, "total_roi.offset"),
+            ints(self.total_roi.shape, "total_roi.shape"),
+            ints(self.read_roi.begin, "read_roi.offset"),
+            ints(self.read_roi.shape, "read_roi.shape"),
+            ints(self.write_roi.begin, "write_roi.offset"),
+            ints(self.write_roi.shape, "write_roi.shape"),
             fit,
             self.read_write_conflict,
         )
-        max_workers = _either("max_workers", max_workers, "num_workers", num_workers)
-        tracking_path = _either("tracking_path", tracking_path, "done_marker_path", done_marker_path)
+        max_workers = either("max_workers", max_workers, "num_workers", num_workers)
+        tracking_path = either("tracking_path", tracking_path, "done_marker_path", done_marker_path)
         self.max_workers = at_least("max_workers", 1 if max_workers is None else max_workers, 1)
         self.max_retries = at_least("max_retries", max_retries, 0)
         self.max_worker_restarts = at_least("max_worker_restarts", max_worker_restarts, 0)
         self.timeout = timeout
-        self.timeout_secs = _timeout_seconds(timeout)
-        self.tracking_path = _checked_tracking(tracking_path)
+        self.timeout_secs = timeout_seconds(timeout)
+        self.tracking_path = checked_tracking(tracking_path)
         self.resource_tracking = bool(resource_tracking)
         check_amounts("requires", requires or {})
         self.requires = {name: amount for name, amount in dict(requires or {}).items() if amount > 0}
@@ -162,7 +174,7 @@ class Task:
         self.process_function = process_function
         self.check_function = check_function
         if upstream_tasks is not None:
-            _deprecated("upstream_tasks", "Pipeline(tasks, edges) or a + b")
+            deprecated("upstream_tasks", "Pipeline(tasks, edges) or a + b")
         self.upstream_tasks: list[Task] = list(upstream_tasks or ())
         for other in self.upstream_tasks:
             if not isinstance(other, Task):
@@ -345,6 +357,21 @@ class Task:
 
         return last_report(self)
 
+    def forecast(self, workers: int | None = None, *, fresh: bool = False, **options: Any) -> Forecast:
+        """Say what the next run of this task, alone, will take: see :func:`workspan.forecast`."""
+        from workspan.run.forecasts import forecast
+        from workspan.run.pipeline import Pipeline
+
+        return forecast(Pipeline([self]), workers, fresh=fresh, **options)
+
+    def history_marks(self) -> tuple[str | None, str | None]:
+        """Return what tells its function, and its ``n_ref``, from others that history of this task id may hold."""
+        function, n_ref = self._process_function, self.n_ref
+        return (
+            None if function is None else function_fingerprint(function),
+            None if n_ref is None else function_fingerprint(n_ref) or "unknown",
+        )
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def spec(self) -> TaskSpec:
@@ -410,84 +437,10 @@ class Task:
 
         return Pipeline.from_task(self).__or__(other)
 
+    def _repr_html_(self) -> str:
+        from workspan.run.shown import task_html
+
+        return task_html(self)
+
     def __repr__(self) -> str:
         return f"Task({self.task_id!r}, {self.layout.num_blocks:,} blocks of {self.layout.write_shape})"
-
-
-def _checked_id(task_id: Any) -> str:
-    if not isinstance(task_id, str):
-        raise UsageTypeError(f"task_id={task_id!r} is a {type(task_id).__name__}: pass a string")
-    rule = None
-    if not task_id.strip() or task_id in (".", ".."):
-        rule = "it must not be empty, '.' or '..'"
-    elif any(c in task_id for c in _SEPARATORS) or any(ord(c) < 32 or ord(c) == 127 for c in task_id):
-        rule = "it must not contain '/', '\\' or control characters"
-    elif len(task_id.encode("utf-8", "replace")) > _LONGEST_ID:
-        rule = f"it must not be longer than {_LONGEST_ID} bytes"
-    elif any(0xD800 <= ord(c) <= 0xDFFF for c in task_id):
-        rule = "it must be encodable as UTF-8"
-    if rule:
-        raise ConfigurationError(f"task_id={task_id[:40]!r} cannot name a folder: {rule}")
-    return task_id
-
-
-def _ints(values: Iterable[Any], name: str) -> tuple[int, ...]:
-    out = []
-    for value in values:
-        if value is None or int(value) != value:
-            raise ConfigurationError(f"{name}={tuple(values)} is not a tuple of integers: give a bounded ROI")
-        out.append(int(value))
-    return tuple(out)
-
-
-def _either(name: str, value: Any, old_name: str, old: Any) -> Any:
-    if old is None:
-        return value
-    if value is not None:
-        raise UsageTypeError(f"{name}={value!r} and {old_name}={old!r} are the same argument: pass {name} only")
-    _deprecated(old_name, name)
-    return old
-
-
-def _deprecated(old: str, new: str) -> None:
-    # Points at the line that made the task: this function, __init__ or its helper, the caller.
-    warnings.warn(
-        f"{old} is daisy 1.x's spelling; use {new}",
-        DeprecationWarning,
-        stacklevel=4 if old != "upstream_tasks" else 3,
-    )
-
-
-def check_amounts(name: str, amounts: Any) -> None:
-    """Refuse what is no mapping of names to whole numbers; *name* is the argument.
-
-    Raises
-    ------
-    UsageTypeError
-        Naming the argument and the value.
-    """
-    if not isinstance(amounts, Mapping):
-        raise UsageTypeError(f"{name}={amounts!r} is a {type(amounts).__name__}: pass a dict, name -> amount")
-    for key, amount in amounts.items():
-        if isinstance(amount, bool) or not hasattr(amount, "__index__"):
-            raise UsageTypeError(f"{name}[{key!r}]={amount!r} is a {type(amount).__name__}: pass a whole number")
-
-
-def _timeout_seconds(timeout: Any) -> float:
-    if timeout is None:
-        return DEFAULT_TIMEOUT_SECONDS
-    if isinstance(timeout, timedelta):
-        timeout = timeout.total_seconds()
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise UsageTypeError(f"timeout={timeout!r} is a {type(timeout).__name__}: pass seconds or a timedelta")
-    if isnan(timeout) or timeout <= 0:
-        raise ConfigurationError(f"timeout={timeout} is not positive: pass seconds, or inf for no deadline")
-    return inf if timeout == inf else float(timeout)
-
-
-def _checked_tracking(path: Any) -> Any:
-    if path is None or path is False:
-        return path
-    if isinstance(path, (str, os.PathLike)):
-        return Path(path)
-    raise UsageTypeError(f"tracking_path={path!r} is a {type(path).__name__}: pass a folder, None or False")

@@ -106,7 +106,8 @@ class Dispatcher:
         self._next_review = inf
         self._stopping = False
         self._one_at_a_time = one_at_a_time
-        self._last_return = -inf
+        self.last_return = -inf
+        """When a block came back last."""
         self._wire_seconds = wire_seconds
         self._hoard_seconds = max(HOARD_SECONDS, HOARD_WIRES * wire_seconds)
         check_resources(ledger.pipeline, resources)
@@ -213,8 +214,8 @@ class Dispatcher:
             self.stale_results += 1
             return []
         slot.held.popleft()
-        began = max(slot.began_at, self._last_return) if self._one_at_a_time else slot.began_at
-        slot.free_since = self._last_return = at
+        began = max(slot.began_at, self.last_return) if self._one_at_a_time else slot.began_at
+        slot.free_since = self.last_return = at
         slot.ready = not slot.on_demand
         slot.deadline = inf
         entry = self._tasks[task]

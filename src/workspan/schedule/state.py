@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workspan.estimate.remaining import Left
 
 
 @dataclass
@@ -40,6 +44,8 @@ class TaskState:
     last_worker_error: str | None = None
     abandoned: bool = False
     abandon_reason: str | None = None
+    left: Left | None = field(default=None, compare=False, repr=False)
+    """What the rest will take, as far as a display has asked for it; ``None``: not known."""
 
     @property
     def pending_count(self) -> int:
@@ -58,5 +64,5 @@ class TaskState:
         return self.completed_count + self.failed_count + self.orphaned_count == self.total_block_count
 
     def __str__(self) -> str:
-        lines = [f"{f.name}: {getattr(self, f.name)}" for f in fields(self)]
+        lines = [f"{f.name}: {getattr(self, f.name)}" for f in fields(self) if f.repr]
         return "\n".join([*lines, f"pending_count: {self.pending_count}"])

@@ -184,6 +184,18 @@ class StoreReader:
             raise NoStoreError(f"tracking store {self.path} has no array {name!r}: it has {', '.join(self.arrays)}")
         return values.reshape(self.cell_counts)
 
+    def part(self, name: str, begin: int, end: int) -> NDArray[Any]:
+        """Return the cells *begin* to *end*, in C order, of an array, which is named as in :meth:`array`.
+
+        Raises
+        ------
+        NoStoreError
+            The store has no such section. Other arrays that it does not have are 0.
+        """
+        if name.startswith(f"{FOLDER}/"):
+            return self._step_range(name.removeprefix(f"{FOLDER}/"), begin, end)
+        return self._range(name, begin, end)
+
     @property
     def done(self) -> NDArray[np.uint8]:
         """1 where a block is done, in the shape of the tracking grid; read anew each time."""
@@ -233,7 +245,7 @@ class StoreReader:
 
     def table(self) -> BlockTable:
         """Return every recorded block, as columns."""
-        tables = [self._table(begin, min(begin + _BATCH, self._count)) for begin in range(0, self._count, _BATCH)]
+        tables = list(self.tables())
         return BlockTable(
             cells=np.concatenate([t.cells for t in tables]),
             done=np.concatenate([t.done for t in tables]),
@@ -243,6 +255,15 @@ class StoreReader:
             steps={name: np.concatenate([t.steps[name] for t in tables]) for name in tables[0].steps},
             unmeasured=self.unmeasured,
         )
+
+    def empty_table(self) -> BlockTable:
+        """Return the columns that :meth:`table` has, without blocks."""
+        return self._table(0, 0)
+
+    def tables(self) -> Iterator[BlockTable]:
+        """Yield every recorded block, as columns, in grid (C) order: a table for each million cells of the grid."""
+        for begin in range(0, self._count, _BATCH):
+            yield self._table(begin, min(begin + _BATCH, self._count))
 
     def _table(self, begin: int, end: int) -> BlockTable:
         done = self._range("done", begin, end)

@@ -30,11 +30,11 @@ _READ_BYTES = 64 << 10
 _BLOCK_BYTES = 64 << 10
 
 
-def append_run(path: Path | str, run: Run) -> None:
+def append_run(path: Path | str, run: Run, *, durable: bool = True) -> None:
     """Append *run* to the history at *path*; folders and file are made if need be.
 
-    Numbers that JSON does not have (NaN and the infinities) are written as ``null``. The line is on the disk when this
-    returns.
+    Numbers that JSON does not have (NaN and the infinities) are written as ``null``. With *durable* the line is on the
+    disk when this returns; without, a power cut may lose it.
 
     Raises
     ------
@@ -66,7 +66,8 @@ def append_run(path: Path | str, run: Run) -> None:
             written = os.write(fd, data)
             while written < len(data):  # the disk is full, as the rest will say, or the line is longer than 2 GB
                 written += os.write(fd, data[written:])
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
     except OSError as error:

@@ -25,10 +25,10 @@ from workspan.views.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from workspan.measure.stats import Stat
-    from workspan.report.parts import BlocksSummary, StepSummary, WorkersSummary
+    from workspan.report.parts import BlocksSummary, StepSummary, WorkerRecord, WorkersSummary
     from workspan.report.task import RunReport, TaskReport
 
 MOST_WORKERS = 10
@@ -62,7 +62,7 @@ def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
     sections = [lines for task in report.tasks.values() if (lines := _task(task, encoding))]
     if not sections:
         return ""
-    if len(report.tasks) > 1 and (whole := _work(report)):
+    if len(report.tasks) > 1 and (whole := work_line(report)):
         sections.append([f"all {count(len(report.tasks), 'task')}   {whole}"])
     lines = titled("Resource Utilization", "\n\n".join("\n".join(lines) for lines in sections).split("\n"))
     return "\n".join(fit(line, encoding) for line in lines)
@@ -70,8 +70,8 @@ def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
 
 def _task(task: TaskReport, encoding: str) -> list[str]:
     workers = task.workers
-    distributed = bool(workers.count or workers.unmanaged_clients or task.blocks.round_trip.n)
-    blocks, steps = _blocks(task.blocks, distributed), _steps(task.steps)
+    distributed = is_distributed(task)
+    blocks, steps = block_rows(task.blocks, distributed=distributed), step_rows(task.steps)
     if not (blocks or steps):
         return []
     head = count(task.blocks.count, "block")
@@ -82,17 +82,22 @@ def _task(task: TaskReport, encoding: str) -> list[str]:
     lines = [f"{one_line(task.task_id)}   {head}, {long_duration(task.wall_seconds)} wall"]
     width = max([_LABEL_WIDTH, *(len(label) for label, value in steps if value)]) + 3
     lines += _section("blocks", blocks, width) + _section("steps", steps, width)
-    if work := _work(task):
+    if work := work_line(task):
         lines.append(f"  {work}" + ("   (more workers can help)" if task.has_room_for_workers else ""))
-    return lines + _section("workers", _workers(workers), width) + _worker_table(workers, encoding)
+    return lines + _section("workers", worker_rows(workers), width) + _worker_table(workers, encoding)
 
 
 def _section(name: str, rows: _Rows, width: int) -> list[str]:
     return [f"  {name}", *(f"    {label:<{width}}{value}".rstrip() for label, value in rows)] if rows else []
 
 
-def _work(report: TaskReport | RunReport) -> str:
-    """Work, span and parallelism on one line; empty if they are not known."""
+def is_distributed(task: TaskReport) -> bool:
+    """Whether workers did the blocks, so that there is a round trip."""
+    return bool(task.workers.count or task.workers.unmanaged_clients or task.blocks.round_trip.n)
+
+
+def work_line(report: TaskReport | RunReport) -> str:
+    """Return work, span and parallelism on one line; empty if they are not known."""
     if report.work is None or report.span is None:
         return ""
     text = f"work {long_duration(report.work)}   span {long_duration(report.span)}"
@@ -102,7 +107,8 @@ def _work(report: TaskReport | RunReport) -> str:
     return f"{text}   {basis}" if basis else text
 
 
-def _blocks(blocks: BlocksSummary, distributed: bool) -> _Rows:
+def block_rows(blocks: BlocksSummary, *, distributed: bool) -> _Rows:
+    """Return label and text of what the blocks cost; what does not exist has no row."""
     rows = [("round trip", duration_pair(blocks.round_trip))] if distributed else []
     if blocks.wall is None or not blocks.wall.n:
         return rows
@@ -124,7 +130,8 @@ def _total(stat: Stat | None) -> str:
     return MISSING if stat is None or not stat.n else size(stat.total)
 
 
-def _steps(steps: Mapping[str, StepSummary]) -> _Rows:
+def step_rows(steps: Mapping[str, StepSummary]) -> _Rows:
+    """Return name and text of the steps that took most, in the order in which they were first seen."""
     largest = sorted(steps, key=lambda name: steps[name].self_seconds.total, reverse=True)[:MOST_STEPS]
     rows = []
     for name, step in steps.items():
@@ -137,7 +144,8 @@ def _steps(steps: Mapping[str, StepSummary]) -> _Rows:
     return rows
 
 
-def _workers(workers: WorkersSummary) -> _Rows:
+def worker_rows(workers: WorkersSummary) -> _Rows:
+    """Return label and text of what the workers did."""
     rows = []
     if workers.count:
         rows = [
@@ -151,11 +159,10 @@ def _workers(workers: WorkersSummary) -> _Rows:
     return rows
 
 
-def _worker_table(workers: WorkersSummary, encoding: str) -> list[str]:
-    if not workers.records:
-        return []
+def worker_cells(records: Sequence[WorkerRecord]) -> list[list[str]]:
+    """Return the heading of the table of workers, and a row each, by id."""
     rows = [["id", "startup", "blocks", "idle", "idle / block", "compute", "compute / block", "teardown", "exit"]]
-    for record in sorted(workers.records, key=lambda record: record.id)[:MOST_WORKERS]:
+    for record in sorted(records, key=lambda record: record.id):
         rows.append(
             [
                 str(record.id),
@@ -169,7 +176,14 @@ def _worker_table(workers: WorkersSummary, encoding: str) -> list[str]:
                 one_line(record.exit or MISSING),
             ]
         )
-    lines = [f"  {line}" for line in table(rows, encoding=encoding)]
+    return rows
+
+
+def _worker_table(workers: WorkersSummary, encoding: str) -> list[str]:
+    if not workers.records:
+        return []
+    records = sorted(workers.records, key=lambda record: record.id)[:MOST_WORKERS]
+    lines = [f"  {line}" for line in table(worker_cells(records), encoding=encoding)]
     if len(workers.records) > MOST_WORKERS:
         lines.append(f"  {MOST_WORKERS} of {len(workers.records):,} workers; all of them: report.workers.records")
     return lines

@@ -55,10 +55,19 @@ class Guard:
         not only of changes.
     interval_seconds
         Least time between two calls of ``on_progress``.
+    before
+        Called before each call of the observer: brings up to date what is not counted.
     """
 
-    def __init__(self, observer: Observer | None, *, interval_seconds: float = PROGRESS_SECONDS) -> None:
+    def __init__(
+        self,
+        observer: Observer | None,
+        *,
+        interval_seconds: float = PROGRESS_SECONDS,
+        before: Callable[[], Any] = lambda: None,
+    ) -> None:
         self._observer = observer
+        self._before = before
         self._interval = interval_seconds
         self._ticks = bool(getattr(observer, "wants_ticks", False))
         self._changed = False
@@ -90,6 +99,7 @@ class Guard:
         if self._observer is None:
             return
         try:
+            self._before()
             getattr(self._observer, method)({task_id: copy(state) for task_id, state in states.items()})
         except (Exception, SystemExit):
             name = type(self._observer).__name__

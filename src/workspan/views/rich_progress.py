@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from workspan.schedule.state import TaskState
 
 _BAR_WIDTH = 30
+_LEAST_BAR = 10
 
 
 class QuietConsole(Console):
@@ -56,17 +58,20 @@ class RichProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or QuietConsole(file=stream, force_jupyter=notebook)
+        self._notebook = notebook
         self._clock = clock
         self._tasks: dict[str, tuple[TaskStatus, TaskID]] = {}
+        self._bar = BarColumn(_BAR_WIDTH)
         self._progress = Progress(
             _text("name"),
-            BarColumn(_BAR_WIDTH),
+            self._bar,
             _text("numbers", justify="right"),
             _text("percent", justify="right"),
             _text("details"),
             _text("time", justify="right"),
             console=self._console,
             auto_refresh=False,
+            transient=notebook,  # what changes is a widget, and no notebook keeps it when it is saved
         )
 
     def on_start(self, states: Mapping[str, TaskState]) -> None:
@@ -75,6 +80,7 @@ class RichProgress:
         for task_id, state in states.items():
             status = TaskStatus(state, now)
             self._tasks[task_id] = status, self._progress.add_task("", total=1, **_fields(status))
+        self._fit()
         self._progress.start()
         self._draw(states)
 
@@ -88,6 +94,8 @@ class RichProgress:
             self._draw(states, final=True)
         finally:
             self._progress.stop()
+            if self._notebook:
+                self._console.print(self._progress.get_renderable())
 
     def _draw(self, states: Mapping[str, TaskState], *, final: bool = False) -> None:
         now = self._clock()
@@ -99,10 +107,26 @@ class RichProgress:
                 total = state.total_block_count or 1
                 done = state.completed_count if state.total_block_count else 1
                 self._progress.update(bar, total=total, completed=done, **_fields(status))
+            self._fit()
             self._progress.refresh()
         except BaseException:
             self._progress.stop()  # or the cursor stays hidden
             raise
+
+    def _fit(self) -> None:
+        """Make the bars short where the line is; where that is not enough leave the ranges of the times out."""
+        room = self._room()
+        if room < _LEAST_BAR:
+            for status, bar in self._tasks.values():
+                self._progress.update(bar, time=status.short_time)
+            room = self._room()
+        self._bar.bar_width = max(_LEAST_BAR, min(_BAR_WIDTH, room))
+
+    def _room(self) -> int:
+        """Return how many columns the words of all tasks leave to the bars."""
+        rows = [task.fields for task in self._progress.tasks]
+        names = ("name", "numbers", "percent", "details", "time")
+        return self._console.width - sum(max((cell_len(row[n]) for row in rows), default=0) + 1 for n in names)
 
 
 def _fields(status: TaskStatus) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workspan.views.eta import Eta
+from workspan.views.eta import time_left
 from workspan.views.format import clock, count, one_line, percent_done, symbol
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class TaskStatus:
     """
 
     def __init__(self, state: TaskState, now: float) -> None:
-        self._eta = Eta()
+        self._began_at: float | None = None
         self._ended_at: float | None = None
         self.update(state, now)
 
@@ -31,7 +31,9 @@ class TaskStatus:
         """Take in the counters of *now*; *final*: the run is over, whether or not the task is done."""
         self.state = state
         self._now = now
-        self._eta.update(state, now)
+        waits = not state.processing_count and state.completed_count + state.failed_count == state.skipped_count
+        if self._began_at is None or (waits and not self.ended):
+            self._began_at = now
         if self._ended_at is None and (final or state.is_done()):
             self._ended_at = now
 
@@ -94,12 +96,17 @@ class TaskStatus:
     @property
     def elapsed_seconds(self) -> float:
         """From the begin of the task until now, or until its end."""
-        return max(0.0, (self._now if self._ended_at is None else self._ended_at) - self._eta.began_at)
+        return max(0.0, (self._now if self._ended_at is None else self._ended_at) - (self._began_at or 0.0))
 
     @property
     def time(self) -> str:
-        """What is left (``"2:04 left"``) or, at the end, what it took (``"in 6:21"``, undone ``"after 6:21"``)."""
+        """What is left (``"2:04 left (1:50 - 2:20)"``); at the end what it took (``"in 6:21"``, ``"after 6:21"``)."""
         if self.ended:
             return f"{'in' if self.state.is_done() else 'after'} {clock(self.elapsed_seconds)}"
-        seconds = self._eta.seconds(self._now)
-        return "" if seconds is None else f"{clock(seconds)} left"
+        return time_left(self.state.left)
+
+    @property
+    def short_time(self) -> str:
+        """The same without the range."""
+        left = self.state.left
+        return self.time if self.ended or left is None else time_left(left._replace(low=None, high=None))

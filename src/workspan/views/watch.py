@@ -1,4 +1,4 @@
-"""Programs that run elsewhere, as ``workspan watch`` shows them: what they tell becomes a tree of steps, then text.
+"""Programs that run elsewhere, as ``workspan watch`` shows them: what they tell becomes runs and steps, then text.
 
 Nothing here reads a clock or a socket: the time is an argument, so that a state can be shown as of any moment.
 """
@@ -12,17 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.estimate.logs import seconds_text
 from workspan.views.format import duration, one_line
+from workspan.views.watch_parts import Line, bar, bar_width, number, rough
+from workspan.views.watch_run import DETAILS, Detail, RunChange, RunState, run_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rich.text import Text
 
-__all__ = ["Change", "Ended", "ProgramState", "StepState", "WatchState", "describe", "render"]
+__all__ = [
+    "Change",
+    "Ended",
+    "ProgramState",
+    "StepState",
+    "WatchState",
+    "describe",
+    "describe_ended",
+    "picture",
+    "render",
+]
 
-BAR_WIDTH = 20
 _MOST_ACTIVE = 2000
 _MOST_ENDED_ROOTS = 3
+_MOST_RUNS = 50
+_MOST_ENDED_RUNS = 3
 _MOST_ENDED_BELOW = 8
 _MOST_LABEL = 60
 _ENDS = ("complete", "failed")
@@ -92,7 +105,7 @@ class Change:
 
 
 class ProgramState:
-    """The steps of one process.
+    """The runs and steps of one process.
 
     Parameters
     ----------
@@ -105,12 +118,15 @@ class ProgramState:
         self.script = one_line(script)
         self.steps: dict[int | str, StepState] = {}
         self.ended: dict[str, Ended] = {}
+        self.runs: dict[str, RunState] = {}
+        """Runs that go on, and the last ones that have ended, by their id."""
         self.dropped = 0
         """Records that the program had to leave out."""
         self._told: set[int | str] | None = None
+        self._told_runs: set[str] = set()
         self._count = 0
 
-    def receive(self, frame: dict[str, Any], at: float) -> Change | None:
+    def receive(self, frame: dict[str, Any], at: float) -> Change | RunChange | None:
         """Take in a frame; what it does not know it passes over.
 
         Parameters
@@ -123,6 +139,8 @@ class ProgramState:
         if frame.get("kind") == "sync":
             self._sync(frame)
             return None
+        if frame.get("kind") == "run":
+            return self._run(frame, at)
         id, event = frame.get("id"), frame.get("event")
         if frame.get("kind") != "step" or not isinstance(id, (int, str)):
             return None
@@ -144,12 +162,32 @@ class ProgramState:
     def _sync(self, frame: dict[str, Any]) -> None:
         if frame.get("stage") == "begin":
             self._told = set()
-            self.dropped = int(_number(frame, "dropped") or 0)
+            self._told_runs = set()
+            self.dropped = int(number(frame, "dropped") or 0)
         elif self._told is not None:
             if not frame.get("more"):
                 for id in [id for id in self.steps if id not in self._told]:
                     del self.steps[id]
+                for run in [run for run in self.runs.values() if run.outcome is None and run.id not in self._told_runs]:
+                    del self.runs[run.id]
             self._told = None
+
+    def _run(self, frame: dict[str, Any], at: float) -> RunChange | None:
+        id = frame.get("run")
+        if not isinstance(id, str):
+            return None
+        id = one_line(id[:_MOST_LABEL])
+        run = self.runs.get(id)
+        if run is None:
+            if len(self.runs) >= _MOST_RUNS:
+                return None
+            run = self.runs[id] = RunState(id)
+        self._told_runs.add(id)
+        change = run.receive(frame, at)
+        ended = [run for run in self.runs.values() if run.outcome is not None]
+        for old in ended[:-_MOST_ENDED_RUNS]:
+            del self.runs[old.id]
+        return change
 
     def _update(self, frame: dict[str, Any], id: int | str, event: str, at: float) -> Change | None:
         step = self.steps.get(id)
@@ -165,12 +203,12 @@ class ProgramState:
             self._told.add(id)
         step.label = one_line(str(frame.get("label", ""))[:_MOST_LABEL]) or "?"
         step.at = at
-        step.elapsed = _number(frame, "elapsed") or 0.0
-        step.expected = _number(frame, "dt_est")
-        step.low, step.high = _number(frame, "low"), _number(frame, "high")
+        step.elapsed = number(frame, "elapsed") or 0.0
+        step.expected = number(frame, "dt_est")
+        step.low, step.high = number(frame, "low"), number(frame, "high")
         source = frame.get("source")
         step.source = source if isinstance(source, str) else None
-        step.reported = _reported(step, _number(frame, "fraction"))
+        step.reported = _reported(step, number(frame, "fraction"))
         if self._told is not None:
             return Change("seen", step, self._path(step)) if is_new else None
         return Change("start" if event == "nodata" else event, step, self._path(step))
@@ -180,7 +218,7 @@ class ProgramState:
         if step is None:  # its beginning was left out
             self._update(frame, id, "start", at)
             step = self.steps.get(id) or StepState(id, None, "?", 0)
-        step.elapsed = _number(frame, "elapsed") or 0.0
+        step.elapsed = number(frame, "elapsed") or 0.0
         step.at = at
         path = self._path(step)
         self.steps.pop(id, None)
@@ -217,7 +255,7 @@ class WatchState:
         self.programs[number] = ProgramState(pid, script)
         return self.programs[number]
 
-    def receive(self, number: int, frame: dict[str, Any], at: float) -> Change | None:
+    def receive(self, number: int, frame: dict[str, Any], at: float) -> Change | RunChange | None:
         """Take in a frame of a program."""
         program = self.programs.get(number)
         return None if program is None else program.receive(frame, at)
@@ -225,13 +263,6 @@ class WatchState:
     def close(self, number: int) -> None:
         """Forget a program."""
         self.programs.pop(number, None)
-
-
-def _number(frame: dict[str, Any], name: str) -> float | None:
-    value = frame.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
-        return None
-    return float(value)
 
 
 def _reported(step: StepState, fraction: float | None) -> float | None:
@@ -284,18 +315,14 @@ def _span(low: float | None, high: float | None, elapsed: float) -> str:
     return f" ({least:.0f} - {most:.0f})" if most < 59.5 else f" ({rough(least)} - {rough(most)})"
 
 
-def rough(seconds: float) -> str:
-    """Return a time that goes on, in steps that do not flicker.
-
-    Examples
-    --------
-    >>> [rough(s) for s in (0.04, 2.14, 38.2, 381)]
-    ['0.0 s', '2.1 s', '38 s', '6 min 21 s']
-    """
-    return f"{seconds:.1f} s" if seconds < 1.0 else seconds_text(seconds)
-
-
-def render(programs: Iterable[ProgramState], now: float, *, width: int = 80, ascii_only: bool = False) -> list[Text]:
+def render(
+    programs: Iterable[ProgramState],
+    now: float,
+    *,
+    width: int = 80,
+    height: int | None = None,
+    ascii_only: bool = False,
+) -> list[Text]:
     """Return the lines that show *programs* as of *now*.
 
     Parameters
@@ -306,33 +333,49 @@ def render(programs: Iterable[ProgramState], now: float, *, width: int = 80, asc
         Seconds of the watcher's clock.
     width
         Columns that there are; in few of them bars are shorter. Lines may be longer all the same.
+    height
+        Lines that there are: less is told of runs if there are few. There may be more lines all the same.
     ascii_only
         Use no signs but those of ASCII.
     """
-    from rich.text import Text
-
+    programs = list(programs)
     lines: list[Text] = []
-    for program in programs:
-        lines.append(Text.assemble((f"pid {program.pid}", "bold"), "  ", (program.script, "bold cyan")))
-        rows = list(_rows(program, now, max(0, min(BAR_WIDTH, width // 2 - 20)), ascii_only))
-        names = max((len(row[0]) for row in rows), default=0)
-        lines += [Text.assemble(f"  {name:<{names}}  ", *parts) for name, *parts in rows]
-        if not rows:
-            lines.append(Text("  no step is active", "dim"))
+    for detail in DETAILS:
+        shown = (picture(program, now, width=width, ascii_only=ascii_only, detail=detail) for program in programs)
+        lines = [line.text for part in shown for line in part]
+        if height is None or len(lines) <= height:
+            break
     return lines
 
 
-def _rows(program: ProgramState, now: float, bar_width: int, ascii_only: bool) -> Iterator[tuple[Any, ...]]:
-    """Yield the name of each line, and its parts, each a text or a text and its style."""
+def picture(program: ProgramState, now: float, *, width: int, ascii_only: bool, detail: Detail) -> Iterator[Line]:
+    """Yield the lines that show *program*, as for :func:`render`."""
+    from rich.text import Text
+
+    heading = Text.assemble((f"pid {program.pid}", "bold"), "  ", (program.script, "bold cyan"))
+    yield Line(heading, f"program {program.pid} {program.script}", program)
+    for run in program.runs.values():
+        yield from run_lines(run, now, name=len(program.runs) > 1, width=width, ascii_only=ascii_only, detail=detail)
+    rows = list(_rows(program, now, bar_width(width), ascii_only))
+    names = max((len(row[1]) for row in rows), default=0)
+    for about, name, *parts in rows:
+        key = f"step {program.pid} {about.id}" if isinstance(about, StepState) else ""
+        yield Line(Text.assemble(f"  {name:<{names}}  ", *parts), key, about)
+    if not rows and not program.runs:
+        yield Line(Text("  no step is active", "dim"))
+
+
+def _rows(program: ProgramState, now: float, width: int, ascii_only: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield what each line is about, its name, and its parts, each a text or a text and its style."""
     for ended in program.ended.values():
-        yield ended.label, _ended_part(ended, ascii_only)
+        yield ended, ended.label, _ended_part(ended, ascii_only)
     for depth, step in program.tree():
         overdue = step.expected is not None and not step.is_guess and step.elapsed_at(now) > step.expected
         style = "yellow" if overdue else "default"
-        bar = _bar(step.fraction_at(now), bar_width, ascii_only)
-        yield "  " * depth + step.label, *bar, ("  " + describe(step, now, is_root=depth == 0), style)
+        parts = bar(step.fraction_at(now), width, ascii_only)
+        yield step, "  " * depth + step.label, *parts, ("  " + describe(step, now, is_root=depth == 0), style)
         for ended in step.ended.values():
-            yield "  " * (depth + 1) + ended.label, _ended_part(ended, ascii_only)
+            yield ended, "  " * (depth + 1) + ended.label, _ended_part(ended, ascii_only)
 
 
 def _ended_part(ended: Ended, ascii_only: bool) -> tuple[str, str]:
@@ -342,12 +385,3 @@ def _ended_part(ended: Ended, ascii_only: bool) -> tuple[str, str]:
     if ascii_only:
         text = text.replace("µ", "u")
     return f"{sign} {text}", "red" if ended.failures else "green"
-
-
-def _bar(fraction: float | None, width: int, ascii_only: bool) -> list[tuple[str, str]]:
-    full, half, rest = ("#", "#", ".") if ascii_only else ("━", "╸", "━")
-    if fraction is None:
-        return [(("." if ascii_only else "╌") * width, "dim")]
-    halves = int(fraction * width * 2)
-    done = full * (halves // 2) + half * (halves % 2)
-    return [(done, "green"), (rest * (width - len(done)), "bright_black")]

@@ -1,0 +1,271 @@
+"""What is kept of a run for forecasts of later ones, when its tracking store is long gone: a few kilobytes a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING, Any, Self
+
+from workspan.errors import InvalidMetadataError
+from workspan.grid.layout import Layout
+from workspan.measure.stats import Stat, Welford
+from workspan.report._value import Value, check
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["BlockSamples", "LayoutFields", "RunSummary", "SizeTimes"]
+
+SCHEMA = 1
+"""Version of the JSON form. 1: the first one."""
+
+MOST_SAMPLES = 1024
+"""Blocks of a run whose times are kept while it runs: every one, every second one, every fourth one, ..."""
+
+MOST_FIRST = 256
+"""First blocks of workers that are kept."""
+
+MOST_SIZES = 12
+"""Sizes that are told apart in a summary."""
+
+SLICES = (*(n / 20 for n in range(1, 19)), 0.92, 0.94, 0.96, 0.975, 0.985, 0.99, 0.995, 1.0)
+"""Where the sorted times of blocks are cut; the slow end, where stragglers are, is cut more finely."""
+
+
+class BlockSamples:
+    """Times of the blocks of a running task, in bounded memory: an even choice of them, and the first of each worker.
+
+    Costs some 0.1 us a block.
+    """
+
+    __slots__ = ("_mask", "_seen", "_workers", "first", "later")
+
+    def __init__(self) -> None:
+        self.first: list[tuple[int, float]] = []
+        """Index and seconds of the first block of each worker."""
+        self.later: list[tuple[int, float]] = []
+        """Index and seconds of blocks that are not."""
+        self._workers: set[int] = set()
+        self._seen = 0
+        self._mask = 0
+
+    @property
+    def later_count(self) -> int:
+        """Number of blocks that were not the first of their worker; :attr:`later` is an even choice of them."""
+        return self._seen
+
+    def knows(self, worker: int) -> bool:
+        """Return whether a block of *worker* is done."""
+        return worker in self._workers
+
+    def add(self, index: int, seconds: float, worker: int) -> None:
+        """Take in a block that was done."""
+        if worker not in self._workers:
+            self._workers.add(worker)
+            if len(self.first) < MOST_FIRST:
+                self.first.append((index, seconds))
+            return
+        number = self._seen
+        self._seen = number + 1
+        if not number & self._mask:
+            self.later.append((index, seconds))
+            if len(self.later) >= 2 * MOST_SAMPLES:
+                del self.later[1::2]
+                self._mask = 2 * self._mask + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTimes(Value):
+    """Times of the blocks of about one size."""
+
+    size: float
+    """N_ref: their mean."""
+    blocks: int
+    """How many blocks of the run this stands for."""
+    seconds: Stat
+    """Of the blocks that were looked at."""
+    p50: float
+    p90: float
+    p99: float
+    means: tuple[float, ...]
+    """The times in order, cut into slices: mean of each, in seconds."""
+    counts: tuple[int, ...]
+    """Number of blocks in each slice."""
+
+    @classmethod
+    def of(cls, sizes: Sequence[float], seconds: Sequence[float], blocks: int) -> Self:
+        """Summarise blocks, at least one."""
+        times, stat = sorted(seconds), Welford()
+        stat.extend(times)
+        count, at, means, counts = len(times), 0, [], []
+        for cut in SLICES:
+            stop = round(cut * count)
+            if stop > at:
+                means.append(sum(times[at:stop]) / (stop - at))
+                counts.append(stop - at)
+                at = stop
+        p50, p90, p99 = (times[min(count - 1, int(q * count))] for q in (0.5, 0.9, 0.99))
+        return cls(sum(sizes) / count, blocks, stat.stat(), p50, p90, p99, tuple(means), tuple(counts))
+
+
+def by_size(sizes: Sequence[float], seconds: Sequence[float], blocks: int) -> tuple[SizeTimes, ...]:
+    """Summarise *blocks* blocks by size from some of them; those without a size are left out.
+
+    More than :data:`MOST_SIZES` sizes are put together with their neighbours.
+    """
+    rows = sorted((n, t) for n, t in zip(sizes, seconds, strict=True) if isfinite(n) and n > 0)
+    if not rows:
+        return ()
+    distinct = len({n for n, _ in rows})
+    groups: list[list[tuple[float, float]]] = []
+    for number, row in enumerate(rows):
+        same = groups and groups[-1][-1][0] == row[0]
+        full = distinct > MOST_SIZES and groups and len(groups) * len(rows) > number * MOST_SIZES
+        if same or full:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    share = blocks / len(rows)
+    return tuple(
+        SizeTimes.of([n for n, _ in group], [t for _, t in group], max(1, round(share * len(group))))
+        for group in groups
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFields(Value):
+    """The layout of a task, as plain numbers."""
+
+    total_begin: tuple[int, ...]
+    total_shape: tuple[int, ...]
+    read_begin: tuple[int, ...]
+    read_shape: tuple[int, ...]
+    write_begin: tuple[int, ...]
+    write_shape: tuple[int, ...]
+    fit: str
+    read_write_conflict: bool
+    apart: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, layout: Layout) -> Self:
+        """Take them from *layout*."""
+        names = ("total_begin", "total_shape", "read_begin", "read_shape", "write_begin", "write_shape", "fit")
+        return cls(*(getattr(layout, name) for name in (*names, "read_write_conflict", "apart")))
+
+    def layout(self) -> Layout:
+        """Return the layout.
+
+        Raises
+        ------
+        ConfigurationError
+            The numbers are no layout.
+        """
+        return Layout(
+            self.total_begin,
+            self.total_shape,
+            self.read_begin,
+            self.read_shape,
+            self.write_begin,
+            self.write_shape,
+            self.fit,
+            self.read_write_conflict,
+            self.apart,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary(Value):
+    """What one run of a task says about the next one. Times are seconds, memory is bytes; ``None``: not measured."""
+
+    run_id: str
+    task_id: str
+    started_at: float
+    """In seconds since the epoch."""
+    wall_seconds: float
+    outcome: str
+    layout: LayoutFields
+    total: int
+    """Blocks of the task."""
+    executed: int
+    skipped: int
+    failed: int
+    failures: int
+    """Attempts that did not succeed."""
+    max_workers: int
+    workers: int
+    """Workers that were started, replacements included; 0: the blocks ran in the driver."""
+    cpus: int
+    """Processors that the driver was allowed to use."""
+    basis: str
+    """What the times of blocks are: ``"round trip"``, or ``"call"`` where there were no workers."""
+    later: tuple[SizeTimes, ...]
+    """Blocks that were not the first of their worker, by size."""
+    first: tuple[SizeTimes, ...]
+    """First blocks of workers, which warm up in them, by size."""
+    startup: Stat
+    teardown: Stat
+    gap_seconds: float | None
+    """From a return to the next block of the same worker, where one was ready: the first quartile."""
+    lead_seconds: float | None
+    """From the begin of the run until its first worker was asked for."""
+    tail_seconds: float | None
+    """From the last return of the run until its end."""
+    overhead_seconds: float | None
+    """Round trip less the block's own time: mean."""
+    cpu_share: float | None
+    """CPU seconds of the blocks in one second of theirs."""
+    peak_rss: Stat | None
+    steps: dict[str, float] = field(default_factory=dict)
+    """Name -> part of the work that the step took, 0 to 1."""
+    work_seconds: float | None = None
+    span_seconds: float | None = None
+    function: str | None = None
+    """Fingerprint of the block function."""
+    n_ref: str | None = None
+    """Fingerprint of the function that gave the sizes; ``None``: the elements of the write ROI."""
+    tracking_path: str | None = None
+    upstream: tuple[str, ...] = ()
+    """Tasks for which it waited."""
+    requires: dict[str, int] = field(default_factory=dict)
+    tasks: int = 1
+    """Tasks of the run."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the value as plain objects, with the version of their form."""
+        return {"schema": SCHEMA, **Value.to_json(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Rebuild the value from :meth:`to_json`'s result; unknown keys are ignored.
+
+        Raises
+        ------
+        InvalidMetadataError
+            It is something else, or of a later version.
+        """
+        schema = check(data, dict, cls.__name__).get("schema")
+        if type(schema) is not int or not 1 <= schema <= SCHEMA:
+            raise InvalidMetadataError(f"not a summary of a run: 'schema' is {schema!r}, known is up to {SCHEMA}")
+        made: Self = super(RunSummary, cls).from_json(data)
+        return made
+
+
+def spread_rows(stat: Stat) -> Iterable[tuple[float, float]]:
+    """Return values and their weights that have the number, mean, spread and ends of *stat*.
+
+    Used where nothing else is known of the samples: two values for most of them, at the mean plus and minus the spread.
+    """
+    if not stat.n:
+        return ()
+    if stat.n < 4 or not stat.std > 0:
+        return ((stat.mean, float(stat.n)),)
+    inner = stat.n - 2
+    mean = (stat.mean * stat.n - stat.min - stat.max) / inner
+    square = stat.std**2 * (stat.n - 1) + stat.mean**2 * stat.n - stat.min**2 - stat.max**2
+    off = sqrt(max(0.0, square / inner - mean**2))
+    low, high = max(stat.min, mean - off), min(stat.max, mean + off)
+    if not low < mean < high:
+        return ((stat.min, 1.0), (mean, float(inner)), (stat.max, 1.0))
+    upper = inner * (mean - low) / (high - low)
+    return ((stat.min, 1.0), (low, inner - upper), (high, upper), (stat.max, 1.0))

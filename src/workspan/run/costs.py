@@ -1,0 +1,197 @@
+"""What the blocks of a task cost beside each other, for the time that is left: by their size, or as the last run says.
+
+Everything here is cheap enough for the begin of a run: of earlier runs the last line is read, and nothing heavy loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise, product
+from math import exp, isfinite, log, prod, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from workspan.errors import WorkspanError
+from workspan.run.sizes import sizes_of, write_elements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from workspan.grid import Layout
+    from workspan.report.history import SizeTimes
+    from workspan.run.task import Task
+
+__all__ = ["BlockCosts", "Earlier", "KnownCosts", "LayoutCosts", "costs_of", "earlier"]
+
+logger = logging.getLogger(__name__)
+
+MOST_ASKED = 2000
+"""Blocks up to which a task's ``n_ref`` is asked for the size of each."""
+
+
+class Earlier(NamedTuple):
+    """What the last run of a task says about blocks. Times are seconds."""
+
+    points: tuple[tuple[float, float], ...]
+    """(Size, mean time), by size; at least one."""
+    spread: float
+    """Relative standard deviation of single blocks around that."""
+    first_extra: float
+    """What the first block of a worker took longer."""
+
+    def seconds(self, size: float) -> float:
+        """Return what a block of *size* took, or would have: between two sizes, and in proportion beyond them."""
+        points = self.points
+        if size <= points[0][0]:
+            return points[0][1] * size / points[0][0]
+        for (n, t), (m, u) in pairwise(points):
+            if size <= m:
+                return exp(log(t) + (log(u) - log(t)) * (log(size) - log(n)) / (log(m) - log(n)))
+        return points[-1][1] * size / points[-1][0]
+
+
+def earlier(task: Task) -> Earlier | None:
+    """Return what the last run of *task* says; ``None``: it never ran, or was another function. Raises nothing."""
+    from workspan.run.history import history_file
+
+    try:
+        path = history_file(task.task_id)
+        if path is None or not path.is_file():
+            return None
+        return _read(task, path)
+    except (OSError, WorkspanError, ValueError, TypeError, LookupError) as error:
+        logger.info("the history of task %r is not used for the time that is left: %s", task.task_id, error)
+        return None
+
+
+def _read(task: Task, path: object) -> Earlier | None:
+    from workspan.report.history import RunSummary
+    from workspan.store.runs import last_run
+
+    line = last_run(path)  # type: ignore[arg-type]
+    if line is None:
+        return None
+    summary = RunSummary.from_json(line)
+    if (summary.function, summary.n_ref) != tuple(task.history_marks()):
+        return None
+    return said(summary.later, summary.first)
+
+
+def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes]) -> Earlier | None:
+    """Return what a run says whose blocks took so long: the *first* of each worker, and those *later*."""
+    entries = [e for e in later or first if e.size > 0 and e.seconds.n and e.seconds.mean > 0]
+    if not entries:
+        return None
+    points = tuple((e.size, e.seconds.mean) for e in sorted(entries, key=lambda e: e.size))
+    blocks = sum(e.blocks for e in entries)
+    spread = sqrt(sum(e.blocks * (e.seconds.std / e.seconds.mean) ** 2 for e in entries) / blocks)
+    found = Earlier(points, spread, 0.0)
+    firsts = [e for e in first if e.seconds.n and e.size > 0] if later else []
+    extra = sum(e.seconds.total - e.seconds.n * found.seconds(e.size) for e in firsts)
+    count = sum(e.seconds.n for e in firsts)
+    return found._replace(first_extra=max(0.0, extra / count) if count else 0.0)
+
+
+class BlockCosts:
+    """Costs of blocks and their sum over those that are done. Nothing is kept of a block but its part of the sum.
+
+    Attributes
+    ----------
+    mean
+        Over all blocks.
+    done
+        Over those that are done, all together.
+    """
+
+    def __init__(self, mean: float) -> None:
+        self.mean = mean
+        self.done = 0.0
+
+    def cost(self, index: int) -> float:
+        """Return what a block costs."""
+        return self.mean
+
+    def take(self, index: int) -> None:
+        """Count a block that is done."""
+        self.done += self.cost(index)
+
+    def largest(self, begun: int) -> tuple[int, float] | None:
+        """Return how many blocks come before the dearest one behind the first *begun*, and its cost, if it matters."""
+        return None
+
+
+class LayoutCosts(BlockCosts):
+    """Costs of blocks by the size of what they write, where those at the edge of the region are clipped."""
+
+    def __init__(self, layout: Layout, cost: Callable[[float], float]) -> None:
+        self._axes = []
+        """Stride and count of blocks, and the size of the last one, of each axis where it is clipped."""
+        whole = float(prod(layout.write_shape))
+        begin, end = layout.covered
+        for b, e, w, stride, count in zip(begin, end, layout.write_shape, layout.strides, layout.counts, strict=True):
+            if over := (e - b) % w:
+                self._axes.append((stride, count, over / w))
+        self._costs, mean = {}, 0.0
+        for key in product((False, True), repeat=len(self._axes)):
+            pairs = list(zip(key, self._axes, strict=True))
+            self._costs[key] = cost(whole * prod(last if clipped else 1.0 for clipped, (_, _, last) in pairs))
+            share = prod(1 / count if clipped else 1 - 1 / count for clipped, (_, count, _) in pairs)
+            mean += share * self._costs[key]
+        super().__init__(mean)
+
+    def cost(self, index: int) -> float:
+        """Return what a block costs."""
+        return self._costs[tuple([index // stride % count == count - 1 for stride, count, _ in self._axes])]
+
+
+class KnownCosts(BlockCosts):
+    """Costs of blocks that are given one by one, in the order in which blocks are handed out."""
+
+    def __init__(self, costs: Sequence[float]) -> None:
+        super().__init__(sum(costs) / len(costs))
+        self._costs = costs
+        self._later: list[int] = []
+        best = len(costs) - 1
+        for index in range(best, -1, -1):
+            best = index if costs[index] >= costs[best] else best
+            self._later.append(best)
+        self._later.reverse()
+
+    def cost(self, index: int) -> float:
+        """Return what a block costs."""
+        return self._costs[index]
+
+    def largest(self, begun: int) -> tuple[int, float] | None:
+        """Return how many blocks come before the dearest one behind the first *begun*, and its cost."""
+        if begun >= len(self._costs):
+            return None
+        index = self._later[begun]
+        return index - begun, self._costs[index]
+
+
+def costs_of(task: Task, layout: Layout, known: Earlier | None) -> BlockCosts | None:
+    """Return the costs of the blocks of *task*: seconds, if *known* says so, else their sizes; ``None``: all are alike.
+
+    With *known* there are always some.
+    """
+    cost = known.seconds if known is not None else lambda size: size
+    if not layout.num_blocks:
+        return None
+    if task.n_ref is not None:
+        if layout.num_blocks > MOST_ASKED or layout.num_levels > 1:
+            return None
+        try:
+            sizes = sizes_of(layout, range(layout.num_blocks), task.n_ref, task.task_id)
+        except Exception as error:  # whatever a user's function raises
+            logger.info("n_ref of task %r is not used for the time that is left: %s", task.task_id, error)
+            return None
+        good = [size for size in sizes if isfinite(size)]
+        if not good:
+            return None
+        middle = sum(good) / len(good)
+        if min(good) < max(good):
+            return KnownCosts([cost(size if isfinite(size) else middle) for size in sizes])
+        return None if known is None else BlockCosts(cost(middle))
+    clipped = any((e - b) % w for b, e, w in zip(*layout.covered, layout.write_shape, strict=True))
+    if layout.fit == "shrink" and clipped:
+        return LayoutCosts(layout, cost)
+    return None if known is None else BlockCosts(cost(float(write_elements(layout, 0))))

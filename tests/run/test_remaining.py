@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import workspan as ws
+from workspan.grid import Layout
+from workspan.report.aggregate import TaskAggregate
+from workspan.run.costs import Earlier, KnownCosts, LayoutCosts, costs_of, earlier
+from workspan.run.record import RunRecord, TaskBook
+from workspan.run.remaining import RunRemaining
+from workspan.schedule.ledger import Ledger
+from workspan.schedule.slots import Slot
+from workspan.schedule.spec import PipelineSpec, TaskSpec
+
+
+def nothing(block: ws.Block) -> None:
+    """Take no time."""
+
+
+def by_position(block: ws.Block) -> float:
+    """Blocks grow along the region."""
+    return 1.0 + block.write_roi.begin[0]
+
+
+def task(name: str, *, blocks: int = 20, **options: object) -> ws.Task:
+    """Blocks in a row."""
+    roi, part = ws.Roi((0,), (blocks,)), ws.Roi((0,), (1,))
+    options = {"read_write_conflict": False, "max_workers": 2, "tracking_path": False, **options}
+    return ws.Task(name, roi, part, part, options.pop("function", nothing), **options)
+
+
+class FakeRun:
+    """A run of tasks whose blocks are done when the test says so: its session, as far as it is looked at."""
+
+    def __init__(self, *tasks: ws.Task, edges: tuple[tuple[int, int], ...] = (), has_workers: bool = True) -> None:
+        self.tasks = list(tasks)
+        self.spec = PipelineSpec(tuple(TaskSpec(t.task_id, t.layout, max_workers=t.max_workers) for t in tasks), edges)
+        self.ledger = Ledger(self.spec)
+        books = [
+            TaskBook(
+                b.spec.task_id,
+                b.layout,
+                b.state,
+                3,
+                False,
+                None,
+                TaskAggregate(b.layout.num_blocks, resource_tracking=False, has_workers=has_workers),
+            )
+            for b in self.ledger.tasks
+        ]
+        clock = SimpleNamespace(at=lambda time: time, start=0.0)
+        self.record = RunRecord("r", books, clock, has_workers=has_workers, log_dir=None, edges=edges)
+        self.dispatcher = SimpleNamespace(slots={})
+        self.remaining = RunRemaining(self)
+
+    def start(self, worker: int, task: int = 0) -> None:
+        """A worker comes up at once."""
+        self.record.worker_started(worker, task, 0.0)
+        self.ledger.tasks[task].state.worker_start_count += 1
+        self.dispatcher.slots[worker] = Slot(worker, task, has_asked=True)
+
+    def begin(self, worker: int, now: float) -> None:
+        """It begins the next block."""
+        slot = self.dispatcher.slots[worker]
+        index = self.ledger.acquire(slot.task)
+        if index is not None:
+            slot.held.append(index)
+            slot.began_at = now
+
+    def end(self, worker: int, now: float) -> None:
+        """It has done its block, and begins another one."""
+        slot = self.dispatcher.slots[worker]
+        index = slot.held.popleft()
+        self.record.block_done(slot.task, index, worker, slot.began_at, now, None, None)
+        self.ledger.complete(slot.task, index)
+        self.begin(worker, now)
+
+
+class TestLooks:
+    def test_two_workers(self):
+        """Forty blocks of 2 s on two workers: at 10.5 s, 29.5 s are left, with a range, counted down between looks."""
+        run = FakeRun(task("t", blocks=40))
+        for worker in (0, 1):
+            run.start(worker)
+            run.begin(worker, 0.0)
+        for now in range(2, 12, 2):
+            for worker in (0, 1):
+                run.end(worker, float(now))
+            run.remaining.look(now + 0.5)
+        (left,) = run.remaining.look(10.5)
+        assert left.value == pytest.approx(29.5, abs=0.5)
+        assert left.low < 29.5 < left.high
+        assert run.remaining.look(10.6)[0].value == pytest.approx(left.value - 0.1)
+
+    def test_nothing_is_known_at_first(self):
+        """Before a block is done, and without history, nothing is said."""
+        run = FakeRun(task("t"))
+        run.start(0)
+        run.begin(0, 0.0)
+        assert run.remaining.look(0.0) == [None]
+
+    def test_clipped_blocks(self):
+        """Blocks at the edge that are a tenth as large are expected to take a tenth of the time."""
+        roi, part = ws.Roi((0, 0), (11, 100)), ws.Roi((0, 0), (10, 10))
+        clipped = ws.Task("t", roi, part, part, nothing, read_write_conflict=False, fit="shrink", tracking_path=False)
+        run = FakeRun(clipped)
+        run.start(0)
+        run.begin(0, 0.0)
+        for number in range(1, 11):  # the first row of blocks, whole; the second one is clipped
+            run.end(0, 10.0 * number)
+            run.remaining.look(10.0 * number)
+        assert run.remaining.look(100.0)[0].value == pytest.approx(10 * 1.0, rel=0.4)
+
+    def test_sizes_from_n_ref(self):
+        """What the task's n_ref says of blocks to come counts from the first block on."""
+        run = FakeRun(task("t", blocks=30, n_ref=by_position))
+        run.start(0)
+        now = 0.0
+        run.begin(0, now)
+        for number in range(10):
+            now += 1.0 + number
+            run.end(0, now)
+            run.remaining.look(now)
+        truth = sum(1.0 + number for number in range(10, 30))
+        assert run.remaining.look(now)[0].value == pytest.approx(truth, rel=0.1)
+
+    def test_a_task_ends_after_the_one_it_reads(self):
+        """A task that waits for blocks of a slower one is not said to end before it."""
+        run = FakeRun(task("a", blocks=30), task("b", blocks=30), edges=((0, 1),))
+        run.start(0, 0)
+        run.start(1, 1)
+        run.begin(0, 0.0)
+        for number in range(1, 11):
+            run.end(0, 10.0 * number)
+            run.begin(1, 10.0 * number)
+            run.end(1, 10.0 * number + 1.0)
+            run.remaining.look(10.0 * number + 1.0)
+        a, b = run.remaining.look(101.0)
+        assert b.value >= a.value > 150
+
+    def test_one_thread_for_two_tasks(self):
+        """In this process the second of two tasks ends after the first one."""
+        run = FakeRun(task("a", blocks=10), task("b", blocks=10), has_workers=False)
+        for number in (0, 1):
+            run.start(number, number)
+            run.begin(number, 0.0)
+        for now in range(1, 9):
+            run.end((now - 1) % 2, float(now))
+            run.remaining.look(float(now))
+        a, b = run.remaining.look(8.0)
+        assert b.value >= a.value
+
+    def test_it_costs_nothing_where_nobody_asks(self):
+        """Without a display no sizes are summed up."""
+        run = FakeRun(task("t", blocks=30))
+        assert run.record.books[0].costs is None
+
+
+class TestHistory:
+    def test_the_last_run_is_known(self):
+        """A second run has a time left, with a range, before its first block; a first one has none."""
+        seen = []
+        watcher = SimpleNamespace(
+            on_start=lambda states: seen.append(states["remaining-twice"].left),
+            on_progress=lambda states: None,
+            on_finish=lambda states: None,
+        )
+        for _ in range(2):
+            assert ws.run_blockwise(task("remaining-twice"), engine="serial", progress=watcher, summary=False)
+        first, second = seen
+        assert first is None
+        assert second.source == "history"
+        assert second.low <= second.value <= second.high
+
+    def test_another_function_is_not_this_one(self):
+        """What another function took under the same name says nothing."""
+        ws.run_blockwise(task("remaining-other"), engine="serial", progress=False, summary=False)
+        assert earlier(task("remaining-other")) is not None
+        assert earlier(task("remaining-other", function=by_position)) is None
+        assert earlier(task("remaining-other", n_ref=by_position)) is None
+
+    def test_a_damaged_history_is_none(self, tmp_path, monkeypatch):
+        """A file that is no history costs a note and no run (R61)."""
+        path = tmp_path / "t.jsonl"
+        monkeypatch.setattr("workspan.run.history.history_file", lambda task_id: path)
+        for text in ("", "{", "[]\n", json.dumps({"later": 3}) + "\n"):
+            path.write_text(text)
+            assert earlier(task("t")) is None
+
+    def test_between_and_beyond_sizes(self):
+        """Between two sizes it goes from one time to the other, beyond them in proportion."""
+        known = Earlier(((10.0, 1.0), (1000.0, 10.0)), 0.1, 0.0)
+        assert known.seconds(100.0) == pytest.approx(10**0.5)
+        assert known.seconds(5.0) == pytest.approx(0.5)
+        assert known.seconds(2000.0) == pytest.approx(20.0)
+
+    def test_nothing_heavy_is_loaded(self):
+        """A run without history loads neither numpy nor the estimator for the sake of its display."""
+        code = (
+            "import sys, workspan.run.remaining, workspan.run.costs\n"
+            "sys.exit(' '.join(m for m in ('numpy', 'zarr', 'workspan.estimate.estimator') if m in sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+        assert done.stderr.strip() == ""
+
+
+class TestCosts:
+    def test_the_mean_is_that_of_all_blocks(self):
+        """Clipped blocks are counted in closed form: their mean is that of asking every one."""
+        layout = Layout((0, 0, 0), (25, 31, 20), (0,) * 3, (10,) * 3, (0,) * 3, (10,) * 3, "shrink", False)
+        costs = LayoutCosts(layout, lambda size: size**2)
+        every = [costs.cost(index) for index in range(layout.num_blocks)]
+        sizes = []
+        for index in range(layout.num_blocks):
+            begin, end = layout.write_box(index)
+            sizes.append((end[0] - begin[0]) * (end[1] - begin[1]) * (end[2] - begin[2]))
+        assert every == pytest.approx([size**2 for size in sizes])
+        assert costs.mean == pytest.approx(sum(every) / len(every))
+
+    def test_the_largest_to_come(self):
+        """Of the blocks that have not begun the dearest is found, and how many come before it."""
+        costs = KnownCosts([1.0, 9.0, 2.0, 5.0, 3.0])
+        assert [costs.largest(begun) for begun in range(6)] == [(1, 9.0), (0, 9.0), (1, 5.0), (0, 5.0), (0, 3.0), None]
+
+    def test_blocks_that_are_alike_have_no_costs(self):
+        """Nothing is summed up where nothing can differ."""
+        plain = task("t")
+        assert costs_of(plain, plain.layout, None) is None
+
+    def test_an_n_ref_that_raises(self, caplog):
+        """It is left out, with a note; the run goes on."""
+        broken = task("t", n_ref=lambda block: 1 / 0)
+        with caplog.at_level(logging.INFO):
+            assert costs_of(broken, broken.layout, None) is None
+        assert "n_ref of task 't'" in caplog.text
+
+
+def test_an_estimate_that_fails_costs_no_display(monkeypatch, caplog):
+    """What is wrong with the estimate is logged once; the observer is told all the same (B165)."""
+    monkeypatch.setattr("workspan.run.remaining.RunRemaining.look", lambda self, now: 1 / 0)
+    told = []
+    watcher = SimpleNamespace(on_start=told.append, on_progress=told.append, on_finish=told.append)
+    with caplog.at_level(logging.WARNING):
+        assert ws.run_blockwise(task("remaining-broken"), engine="serial", progress=watcher, summary=False)
+    assert [states["remaining-broken"].left for states in told] == [None, None]
+    assert caplog.text.count("the time that is left is not shown") == 1
