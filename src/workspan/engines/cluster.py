@@ -13,9 +13,10 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workspan.engines import wire
+from workspan.engines.common import NoClients, OneJob
 from workspan.engines.logs import prepare_folder
 from workspan.engines.remote import Kill, Placed, Recall, Roster, start_values, token_file, unpack_reports
 from workspan.errors import EngineError
@@ -23,10 +24,8 @@ from workspan.schedule.events import Ended, TakenBack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from workspan.engines.base import Job
-    from workspan.engines.context import Context
     from workspan.engines.remote import Command, Report, Seat
     from workspan.schedule.events import Event
 
@@ -77,7 +76,7 @@ class Link(Protocol):
         """Give everything back, in bounded time, also if the cluster is gone."""
 
 
-class ClusterEngine:
+class ClusterEngine(NoClients, OneJob):
     """Runs blocks in worker processes at places that a cluster gives; the base of the engines that do.
 
     Parameters
@@ -92,9 +91,6 @@ class ClusterEngine:
     title: str
     """What the cluster is called in messages: ``"Dask"``."""
     has_workers = True
-    has_clients = False
-    address = None
-    refused_messages = 0
     wire_seconds = 0.005
     """How long a worker waits for a block that it asks for."""
 
@@ -214,27 +210,6 @@ class ClusterEngine:
         elif seat is not None:
             self._events.append(TakenBack(worker, ()))
 
-    def admit(self, guest: int, worker: int | None) -> None:
-        """Refuse: nobody can join from outside.
-
-        Raises
-        ------
-        EngineError
-            Always; also from :meth:`context` and :meth:`context_file`.
-        """
-        raise self._no_clients()
-
-    def context(self, task: int, worker: int | None = None) -> Context:
-        """Refuse: there is nothing to connect to."""
-        raise self._no_clients()
-
-    def context_file(self, task: int) -> Path:
-        """Refuse: there is nothing to connect to."""
-        raise self._no_clients()
-
-    def _no_clients(self) -> EngineError:
-        return EngineError(f"no client can connect to the {self.name} engine: run with engine='processes'")
-
     # -- what it tells -----------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None) -> list[Event]:
@@ -294,20 +269,7 @@ class ClusterEngine:
             self._reset()
         return events
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _require_job(self) -> Job:
-        if self._job is None:
-            raise EngineError("the engine is not open: call open(job) first")
-        return self._job
 
     def _tell(self, seat: Seat, command: Command) -> None:
         if self._link is not None and seat.placed is not None:

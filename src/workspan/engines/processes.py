@@ -23,10 +23,11 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from workspan.engines import wire
 from workspan.engines.child import Child
+from workspan.engines.common import SelectorEngine
 from workspan.engines.context import Context
 from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.follow import LogWatch
@@ -40,8 +41,6 @@ from workspan.errors import EngineError, WireError
 from workspan.schedule.events import Dropped, Ended, Ready, TakenBack
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from workspan.engines.base import Job, WorkerTask
     from workspan.engines.wire import Message
     from workspan.schedule.events import Event
@@ -62,7 +61,7 @@ REAP_SECONDS = 0.05
 DESCRIPTORS_A_WORKER = 6
 
 
-class Processes:
+class Processes(SelectorEngine):
     """Runs blocks in worker processes on this machine.
 
     Parameters
@@ -261,25 +260,6 @@ class Processes:
 
     # -- what it tells ---------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float | None) -> list[Event]:
-        """Send what is queued, then wait until something happened, at most *timeout* seconds, and return it."""
-        self._require_job()
-        assert self._waker is not None
-        end = inf if timeout is None else monotonic() + timeout
-        while True:
-            self._look(end)
-            if self._events or self._waker.woken or monotonic() >= end:
-                break
-        self._waker.woken = False
-        events, self._events = self._events, []
-        return events
-
-    def wake(self) -> None:
-        """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
-        waker = self._waker
-        if waker is not None:
-            waker.wake()
-
     def close(self, grace: float = 0.0) -> list[Event]:
         """End all workers, wait for them, and give back all descriptors.
 
@@ -317,20 +297,7 @@ class Processes:
             self._reset()
         return events
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _require_job(self) -> Job:
-        if self._job is None:
-            raise EngineError("the engine is not open: call open(job) first")
-        return self._job
 
     def _require_gate(self) -> Gate:
         self._require_job()
@@ -366,7 +333,7 @@ class Processes:
             self._gate.expire(now)
 
     def _wait_seconds(self, end: float) -> float | None:
-        if self._events or (self._waker is not None and self._waker.woken):
+        if self._hurries:
             return 0.0
         if self._timed:
             end = min(end, *(child.due for child in self._timed))

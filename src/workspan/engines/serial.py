@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from workspan.engines.block import end_fork, run_block
+from workspan.engines.common import NoClients, OneJob
 from workspan.errors import EngineError
 from workspan.grid.block import Block, BlockStatus
 from workspan.measure.profile import Profile, close_counters
@@ -15,15 +16,11 @@ from workspan.measure.sections import Collector
 from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-
     from workspan.engines.base import Job, WorkerTask
-    from workspan.engines.context import Context
     from workspan.schedule.events import Event
 
 
-class Serial:
+class Serial(NoClients, OneJob):
     """Runs blocks inside :meth:`poll`, in the thread that calls it.
 
     A worker is only a name here: it has no process, and a block that runs cannot be killed. Output, debuggers and
@@ -33,9 +30,6 @@ class Serial:
 
     name = "serial"
     has_workers = False
-    has_clients = False
-    address = None
-    refused_messages = 0
 
     def __init__(self) -> None:
         self._tasks: tuple[WorkerTask, ...] | None = None
@@ -108,24 +102,6 @@ class Serial:
         if worker in self._workers:
             self._events.append(TakenBack(worker, ()))
 
-    def admit(self, guest: int, worker: int | None) -> None:
-        """Refuse: nobody can join this engine.
-
-        Raises
-        ------
-        EngineError
-            Always; also from :meth:`context` and :meth:`context_file`.
-        """
-        raise EngineError("no client can connect to the serial engine: run with engine='processes'")
-
-    def context(self, task: int, worker: int | None = None) -> Context:
-        """Refuse: there is nothing to connect to."""
-        raise EngineError("no client can connect to the serial engine: run with engine='processes'")
-
-    def context_file(self, task: int) -> Path:
-        """Refuse: there is nothing to connect to."""
-        raise EngineError("no client can connect to the serial engine: run with engine='processes'")
-
     def poll(self, timeout: float | None) -> list[Event]:
         """Return what is to be reported, or else run the next block, or else wait up to *timeout* seconds."""
         if self._wakes.empty() and not self._events:
@@ -154,14 +130,6 @@ class Serial:
         self._clear_wakes()
         events, self._events = self._events, []
         return events
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _run(self, worker: int, index: int) -> None:
         task = self._workers[worker]

@@ -22,10 +22,11 @@ from datetime import timedelta
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from workspan.arguments import at_least
 from workspan.engines import slurm_script
+from workspan.engines.common import SelectorEngine
 from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.gate import Gate
 from workspan.engines.logs import prepare_folder
@@ -38,8 +39,6 @@ from workspan.errors import EngineError
 from workspan.schedule.events import Ended, Joined, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from workspan.engines.base import Job
     from workspan.engines.context import Context
     from workspan.engines.slurm_jobs import News
@@ -55,7 +54,7 @@ NOTICE_SECONDS = 30.0
 """How long jobs wait in the queue before the run says so."""
 
 
-class Slurm:
+class Slurm(SelectorEngine):
     """Runs blocks in jobs of a Slurm cluster, over the authenticated wire of external workers.
 
     The driver (this program) runs where ``sbatch`` works and where the compute nodes can dial it: a login node, or a
@@ -279,21 +278,7 @@ class Slurm:
         """
         self._require_job()
         self._submit()
-        assert self._waker is not None
-        end = inf if timeout is None else monotonic() + timeout
-        while True:
-            self._look(end)
-            if self._events or self._waker.woken or monotonic() >= end:
-                break
-        self._waker.woken = False
-        events, self._events = self._events, []
-        return events
-
-    def wake(self) -> None:
-        """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
-        waker = self._waker
-        if waker is not None:
-            waker.wake()
+        return super().poll(timeout)
 
     def close(self, grace: float = 0.0) -> list[Event]:
         """End all workers and cancel what is left of their jobs.
@@ -340,20 +325,7 @@ class Slurm:
             self._reset()
         return kept + ends
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     # -- inside: seats and jobs ------------------------------------------------------------------------------------
-
-    def _require_job(self) -> Job:
-        if self._job is None:
-            raise EngineError("the engine is not open: call open(job) first")
-        return self._job
 
     def _require_gate(self) -> Gate:
         self._require_job()
@@ -452,8 +424,7 @@ class Slurm:
     def _look(self, end: float) -> None:
         gate = self._require_gate()
         due = min(end, gate.due)
-        assert self._waker is not None
-        seconds = 0.0 if self._events or self._waker.woken else max(0.0, due - monotonic())
+        seconds = 0.0 if self._hurries else max(0.0, due - monotonic())
         for key, mask in self._selector.select(None if seconds == inf else seconds):
             key.data(mask)
         now = monotonic()

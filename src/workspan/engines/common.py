@@ -1,0 +1,108 @@
+"""What engines have in common: one job at a time, closing, clients that are refused, and waiting on a selector."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+
+from workspan.errors import EngineError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from workspan.engines.base import Job
+    from workspan.engines.context import Context
+    from workspan.engines.waker import Waker
+    from workspan.schedule.events import Event
+
+__all__ = ["NoClients", "OneJob", "SelectorEngine"]
+
+
+class OneJob:
+    """An engine that runs one job at a time and is closed at the end of a ``with`` block."""
+
+    _job: Job | None = None
+
+    def _require_job(self) -> Job:
+        if self._job is None:
+            raise EngineError("the engine is not open: call open(job) first")
+        return self._job
+
+    def close(self, grace: float = 0.0) -> list[Event]:
+        """Give back all that the engine holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NoClients:
+    """An engine to which nobody can connect."""
+
+    name: str
+    has_clients = False
+    address = None
+    refused_messages = 0
+
+    def admit(self, guest: int, worker: int | None) -> None:
+        """Refuse: nobody can join from outside.
+
+        Raises
+        ------
+        EngineError
+            Always; also from :meth:`context` and :meth:`context_file`.
+        """
+        raise self._no_clients()
+
+    def context(self, task: int, worker: int | None = None) -> Context:
+        """Refuse: there is nothing to connect to."""
+        raise self._no_clients()
+
+    def context_file(self, task: int) -> Path:
+        """Refuse: there is nothing to connect to."""
+        raise self._no_clients()
+
+    def _no_clients(self) -> EngineError:
+        return EngineError(f"no client can connect to the {self.name} engine: run with engine='processes'")
+
+
+class SelectorEngine(OneJob):
+    """An engine that waits on one selector, with what it has to tell in a list."""
+
+    _events: list[Event]
+    _waker: Waker | None = None
+
+    def _look(self, end: float) -> None:
+        """Wait for the kernel until *end* (monotonic clock) at most, and deal with what it reports."""
+        raise NotImplementedError
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether there is something to tell, so that nothing is to be waited for."""
+        return bool(self._events) or (self._waker is not None and self._waker.woken)
+
+    def poll(self, timeout: float | None) -> list[Event]:
+        """Send what is queued, then wait until something happened, at most *timeout* seconds, and return it."""
+        self._require_job()
+        end = inf if timeout is None else monotonic() + timeout
+        while True:
+            self._look(end)
+            if self._hurries or monotonic() >= end:
+                break
+        if self._waker is not None:
+            self._waker.woken = False
+        events, self._events = self._events, []
+        return events
+
+    def wake(self) -> None:
+        """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
+        waker = self._waker
+        if waker is not None:
+            waker.wake()
