@@ -143,7 +143,7 @@ class RunRemaining:
         ended = state.completed_count + state.failed_count + state.orphaned_count
         left = state.total_block_count - ended
         running = [
-            Running(age, watched.block(index), not samples.knows(worker)) for worker, index, age in held[: max(left, 0)]
+            Running(age, watched.block(index), worker not in samples.workers) for worker, index, age in held[: max(left, 0)]
         ]
         waiting = max(0, left - len(running))
         rest = watched.units(float(waiting), 0.0)
