@@ -142,8 +142,9 @@ class RunRemaining:
         firsts = [(watched.block(index), seconds) for index, seconds in samples.first[:count]]
         ended = state.completed_count + state.failed_count + state.orphaned_count
         left = state.total_block_count - ended
+        known = samples.workers
         running = [
-            Running(age, watched.block(index), worker not in samples.workers) for worker, index, age in held[: max(left, 0)]
+            Running(age, watched.block(index), worker not in known) for worker, index, age in held[: max(left, 0)]
         ]
         waiting = max(0, left - len(running))
         rest = watched.units(float(waiting), 0.0)
