@@ -67,10 +67,9 @@ class Place:
         try:
             return Place(self.text, self.tasks, self.run_ids, self.run_ids[number])
         except IndexError:
-            count = len(self.run_ids)
+            path, count = split(self.text)[0], len(self.run_ids)
             raise ConfigurationError(
-                f"{split(self.text)[0]!r} holds {count} run{'s' * (count != 1)} that executed something, so there is no "
-                f"run {number}"
+                f"{path!r} holds {count} run{'s' * (count != 1)} that executed something, so there is no run {number}"
             ) from None
 
 
