@@ -103,10 +103,10 @@ def run(where: str, outputs: Outputs | None = None) -> int:
 
 def _print(found: Found) -> None:
     from workspan.views.panel import render_panel
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     report = found.report
-    panel = render_panel(report, encoding=encoding_of(sys.stdout))
+    panel = render_panel(report, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout))
     say(panel or f"{', '.join(report.tasks)}: nothing was measured in run {report.run_id} ({report.outcome})")
     if found.idle:
         say("\nThe newest run found every block done before; this is the last one that had something to do.")
