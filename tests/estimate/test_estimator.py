@@ -179,7 +179,7 @@ def test_sampled_spline_does_not_overshoot():
 
 
 def test_one_outlier_among_few():
-    """Five runs, one twice as long, ask for no range up to a day: its upper end is within 30 times the estimate (E84)."""
+    """Five runs, one of them twice as long, ask for no range up to a day (E84)."""
     estimator = Estimator("O_N").fit([(2e7, t) for t in (0.8015, 0.8018, 0.821, 0.8098, 1.6)])
     found = estimator.predict(2e7)
     assert found.low < found.value < found.high <= 30 * found.value

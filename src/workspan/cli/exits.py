@@ -68,7 +68,7 @@ def is_full(error: OSError) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    """Text of *error* without line breaks; a traceback of the user's function and two layouts side by side have them."""
+    """Text of *error* without line breaks; a traceback of a user, and two layouts side by side, have them."""
     if isinstance(error, (MapError, LayoutMismatchError)):
         return str(error)
     text = " ".join(str(error).split()) or type(error).__name__
