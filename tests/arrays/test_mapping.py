@@ -210,6 +210,16 @@ class TestWhatIsWrong:
         assert "(4, 4) was expected" in failure.error
         assert zarr.open_array(tmp_path / "o.zarr")[:, 0].tolist() == [1] * 4 + [0] * 4 + [1] * 4
 
+    def test_an_array_may_be_called_block(self, tmp_path):
+        """The first parameters are the arrays, whatever their names; behind them ``block`` is the block (R67)."""
+
+        def more(block):
+            return block + 1
+
+        task = ws.map_blocks(more, np.zeros((8,)), out=tmp_path / "o.zarr", block_shape=(4,))
+        assert task.run(engine="serial", **QUIET)
+        assert zarr.open_array(tmp_path / "o.zarr")[:].tolist() == [1] * 8
+
     def test_a_wrong_dtype_names_expected_and_got(self):
         """A type that would lose values is refused with both types in the text; nothing is cut silently."""
         out = np.zeros(6, np.uint8)

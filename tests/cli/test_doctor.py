@@ -30,6 +30,7 @@ Look = Callable[[Path | None], Iterator[Check]]
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Read the settings of an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORKSPAN_LIVE_ENABLED", raising=False)  # of the tests themselves
     config.reset()
     yield
     config.reset()

@@ -53,6 +53,12 @@ def test_line_breaks_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "workspan: one two three\n"
 
 
+def test_two_layouts_stay_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a store was made for and what the task has now stand on lines of their own (R72)."""
+    exits.explain(errors.LayoutMismatchError("other layout:\n  read_roi: 5 -> 10\nUse"), traceback=False)
+    assert capsys.readouterr().err == "workspan: other layout:\n  read_roi: 5 -> 10\nUse\n"
+
+
 def test_traceback_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     """With the switch an error on purpose comes with its traceback and the same code."""
     with pytest.raises(errors.ConfigurationError) as caught:

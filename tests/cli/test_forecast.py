@@ -81,6 +81,18 @@ def test_what_is_left_is_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "t  20 blocks on 1 worker" in capsys.readouterr().out
 
 
+def test_all_commands_look_in_the_same_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that holds the folder of stores is place enough for each command that reads runs (D32)."""
+    run(line(4, nap, tracking_path=tmp_path / "run" / "smooth", resource_tracking=True))
+    out = ["--out", str(tmp_path / "t.json")]
+    for words in (["forecast"], ["report"], ["trace", *out], ["compare", f"{tmp_path}#0"]):
+        assert main([words[0], str(tmp_path), *words[1:]]) == 0
+    capsys.readouterr()
+    for word in ("forecast", "report", "trace", "compare"):
+        assert main([word, str(tmp_path / "none")]) == 2
+        assert "name a tracking folder, the folder that holds those of several tasks, or a" in capsys.readouterr().err
+
+
 def test_a_store_from_elsewhere_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str], home: Path) -> None:
     """Without the home of the run its store is enough; what is assumed is said (D32)."""
     config.configure(timing={"persistent_data": False})

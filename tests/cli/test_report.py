@@ -53,6 +53,21 @@ def test_tasks_stand_in_the_order_of_the_run(tmp_path: Path, capsys: pytest.Capt
     assert last == "all 3 tasks   work 6.0 s   span 6.0 s   parallelism 1.0   (from round trips)"
 
 
+def test_a_run_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``#`` selects a run for the report as it does for compare and trace; what is not there is said (B156)."""
+    old, new = replace(report("a", 0, 0), run_id="r0", started_at=900.0), report("a", 0, 0)
+    other = report("b", 1, 1)
+    shown(tmp_path, capsys, replace(old, wall_seconds=7.0), new, other)
+    assert main(["report", f"{tmp_path}#-2"]) == 0
+    text = capsys.readouterr().out
+    assert "a   1 block, 1 worker, 7.0 s wall" in text
+    assert text.endswith("\nNot part of that run: b\n")
+    assert main(["report", f"{tmp_path}/a/runs.jsonl#r0"]) == 0
+    assert "7.0 s wall" in capsys.readouterr().out
+    assert main(["report", f"{tmp_path}/a#5"]) == 2
+    assert f"'{tmp_path}/a' holds 2 runs that executed something, so there is no run 5" in capsys.readouterr().err
+
+
 def test_older_lines_go_by_their_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lines without a place are still read, in the order in which workers came up."""
     tasks, last = shown(tmp_path, capsys, report("a", None, 2), report("b", None, 0), report("c", None, 1))

@@ -195,9 +195,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def run_report(folder: Path) -> RunReport:
     """The report of the newest run, as the command finds it."""
-    from workspan.cli.report import newest_run
+    from workspan.cli.report import find_run
 
-    return newest_run(folder).report
+    return find_run(str(folder)).report
 
 
 def test_the_shape_of_a_region_is_no_secret(folder: Path) -> None:

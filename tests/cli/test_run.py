@@ -291,7 +291,7 @@ def test_only_a_forecast(write: Write, capfd: pytest.CaptureFixture[str], name: 
     assert blocks() == 4
     capfd.readouterr()
     assert main(["run", *words]) == 0
-    assert "all of 4 blocks done before, nothing to do" in capfd.readouterr().out
+    assert "4 of 4 blocks done before, nothing to do" in capfd.readouterr().out
     assert blocks() == 4
 
 

@@ -18,7 +18,8 @@ from workspan.cli import main
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Read the settings of an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WORKSPAN_TIMING_DIRECTORY", raising=False)  # of the tests themselves
+    for name in ("WORKSPAN_TIMING_DIRECTORY", "WORKSPAN_LIVE_ENABLED"):  # of the tests themselves
+        monkeypatch.delenv(name, raising=False)
     config.reset()
     yield
     config.reset()

@@ -141,6 +141,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for sockets."""
     base = Path(tempfile.mkdtemp(prefix="w"))
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
+    monkeypatch.setenv("WORKSPAN_LIVE_ENABLED", "true")
+    monkeypatch.setenv("WORKSPAN_LOG_BASEDIR", str(base / "logs"))
     config.reset()
     yield base
     config.reset()

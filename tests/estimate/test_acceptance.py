@@ -123,6 +123,7 @@ class Scene:
         self.env = {
             **os.environ,
             "WORKSPAN_TIMING_DIRECTORY": str(self.home),
+            "WORKSPAN_LIVE_ENABLED": "true",
             "WORKSPAN_LOGGING_ROOTS": "Service",
             "WORKSPAN_LOGGING_INTERVAL": "0.04",
             "XDG_RUNTIME_DIR": str(run),

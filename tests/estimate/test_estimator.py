@@ -178,6 +178,13 @@ def test_sampled_spline_does_not_overshoot():
     assert (found[0], found[-1]) == (1.0, 100.0)
 
 
+def test_one_outlier_among_few():
+    """Five runs, one of them twice as long, ask for no range up to a day (E84)."""
+    estimator = Estimator("O_N").fit([(2e7, t) for t in (0.8015, 0.8018, 0.821, 0.8098, 1.6)])
+    found = estimator.predict(2e7)
+    assert found.low < found.value < found.high <= 30 * found.value
+
+
 def test_stored_curve_answers_within_bounds():
     """E62, E84, E85: a curve without measurements is legacy, never negative, and beyond its end grows like N."""
     estimator = Estimator.from_tck("O_N", ([1.0, 1.0, 3.0, 3.0], [-1.0, 3.0], 1))

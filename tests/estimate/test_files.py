@@ -444,6 +444,14 @@ REFERENCE = {
 }
 
 
+def test_one_run_is_no_curve(recorder: ProgressRecorder, clock: Any, again: Any) -> None:
+    """Until there are runs enough the next process says, as this one does, that it assumes a default (E84)."""
+    step(1e6, clock.work)
+    before = recorder.estimate(KEY, 1e6)
+    assert before.source == "default"
+    assert again().estimate(KEY, 1e6) == before
+
+
 def test_a_real_files_format_is_imported(recorder: ProgressRecorder, home: Path, again: Any) -> None:
     """Every valid file loads: null sizes, curves without measurements, unknown fields, foreign hashes (E61, E62)."""
     home.mkdir()

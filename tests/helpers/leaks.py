@@ -207,6 +207,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # what a test makes in the temp folder is a leak.
     os.environ["WORKSPAN_TIMING_DIRECTORY"] = timing = os.path.join(tempfile.tempdir, "timing")
     os.mkdir(timing)
+    # A run opens a socket for viewers: only in the tests of that, and never where the person's own viewer looks.
+    os.environ["WORKSPAN_LIVE_ENABLED"] = "false"
     os.environ.update([_token.decode().split("=")])
 
 

@@ -63,6 +63,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a short name, the only one in which sockets are opened and looked for."""
     base = Path(tempfile.mkdtemp(prefix="l"))
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
+    monkeypatch.setenv("WORKSPAN_LIVE_ENABLED", "true")
     config.reset()
     monkeypatch.setattr(outlet, "_snapshots", [])  # without those of the tests before
     yield base / "s"

@@ -60,10 +60,12 @@ class Look:
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The folder for sockets."""
     base = Path(tempfile.mkdtemp(prefix="r"))
     monkeypatch.setenv("WORKSPAN_LIVE_DIRECTORY", str(base / "s"))
+    monkeypatch.setenv("WORKSPAN_LIVE_ENABLED", "true")
+    monkeypatch.setenv("WORKSPAN_LOG_BASEDIR", str(tmp_path / "logs"))
     config.reset()
     yield base / "s"
     while Look.made:

@@ -156,6 +156,20 @@ class TestLooks:
         a, b = run.remaining.look(8.0)
         assert b.value >= a.value
 
+    def test_the_start_of_workers(self, monkeypatch):
+        """What is left at the begin holds the start of workers that the last run had, until one is there (D32)."""
+        last = Earlier(((1.0, 2.0),), 0.1, 0.0, startup=5.0)
+        monkeypatch.setattr("workspan.run.remaining.earlier", lambda task: last)
+        run = FakeRun(task("t", blocks=40))
+        (left,) = run.remaining.look(10.0)
+        assert left.value == pytest.approx(5.0 + 40.0, abs=1.0)
+        assert run.remaining.look(13.0)[0].value == pytest.approx(left.value - 3.0)
+        assert run.remaining.look(17.0)[0].value == pytest.approx(left.value - 5.0)  # late: nobody knows how much
+        for worker in (0, 1):
+            run.start(worker)
+            run.begin(worker, 17.0)
+        assert run.remaining.look(17.5)[0].value == pytest.approx(39.5, abs=1.0)
+
     def test_it_costs_nothing_where_nobody_asks(self):
         """Without a display no sizes are summed up."""
         run = FakeRun(task("t", blocks=30))

@@ -97,6 +97,18 @@ class TestGolden:
         records = [make.worker(n, blocks=1000 + n) for n in reversed(range(14))]
         golden("panel-many-workers", render_panel(make.run_report(make.task_report(records=records))))
 
+    def test_a_terminal_of_80_columns(self, make):
+        """Where the table is wider than the terminal, its columns per block give way; elsewhere nothing does (B164)."""
+        report = make.run_report(make.task_report(records=[make.worker(0), make.worker(1)]))
+        wide = render_panel(report)
+        assert max(map(len, wide.splitlines())) > 80
+        narrow = render_panel(report, columns=80).splitlines()
+        assert max(map(len, narrow)) <= 80
+        assert "  id  startup  blocks  idle" in "\n".join(narrow)
+        assert "teardown  exit" in "\n".join(narrow)
+        assert not any("/ block" in line for line in narrow)
+        assert render_panel(report, columns=200) == wide
+
     def test_several_tasks(self, make, golden, steps):
         """Tasks follow each other in display order; one with nothing to show is left out (B163)."""
         empty = replace(make.UNTRACKED, round_trip=make.NOTHING)

@@ -70,6 +70,13 @@ class TestNumbers:
         status.update(make.state(total=10, completed=1, processing=1), 3601.0)
         assert status.elapsed_seconds == 1.0
 
+    def test_the_start_of_workers_is_counted(self, make):
+        """What a run took is what its user waited for, as the report says and the forecast said (D32)."""
+        status = TaskStatus(make.state(total=10, completed=0, ready=10), 100.0)
+        status.update(make.state(total=10, completed=0, ready=10, worker_start=2), 106.0)
+        status.update(make.state(total=10), 108.0)
+        assert status.time == "in 0:08"
+
     def test_a_run_that_ended_early(self, make):
         """When the run is over, nothing is left and nothing is waited for."""
         status = TaskStatus(make.state(total=4, completed=1, ready=3, worker_start=1, worker_failure=1), 0.0)

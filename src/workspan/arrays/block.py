@@ -40,7 +40,7 @@ class BlockReader:
         self.func = func
         self.inputs = tuple(inputs)
         self.mode, self.fill = mode, fill
-        self.takes_block = takes_block(func)
+        self.takes_block = takes_block(func, len(self.inputs))
         self.plans: tuple[TilePlan | None, ...] = ()
         """For each input how it is read by tiles; those without a plan, and all if it is empty, are not."""
         self._arrays: tuple[Any, ...] | None = None
@@ -135,13 +135,16 @@ class BlockMapper(BlockReader):
         return write, data
 
 
-def takes_block(func: Callable[..., Any]) -> bool:
-    """Whether a function wants to be told its block, by a parameter of that name."""
+def takes_block(func: Callable[..., Any], arrays: int) -> bool:
+    """Whether a function of so many *arrays* wants to be told its block, by a parameter of that name behind them."""
     try:
-        found = inspect.signature(func).parameters.get("block")
+        parameters = inspect.signature(func).parameters
     except (TypeError, ValueError):  # built in
         return False
-    return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
+    found = parameters.get("block")
+    if found is None or found.kind not in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY):
+        return False
+    return found.kind is found.KEYWORD_ONLY or list(parameters).index("block") >= arrays
 
 
 def holds(dtype: np.dtype[Any], other: np.dtype[Any]) -> bool:

@@ -54,8 +54,8 @@ def map_blocks(
     ----------
     function
         ``function(array, ...)``, one NumPy array an input, each of the shape of the block with its halo; if it has a
-        parameter ``block``, the block is passed. It returns an array of that shape, or of the block's without halo; a
-        tuple of arrays for several outputs.
+        parameter ``block`` behind them, the block is passed. It returns an array of that shape, or of the block's
+        without halo; a tuple of arrays for several outputs.
     *inputs
         Paths or URLs of Zarr arrays, of OME-Zarr images (their full resolution) or of ``.npy`` files; Zarr arrays;
         NumPy arrays and memory maps; or tasks made by this function, which then run before, block by block. All have

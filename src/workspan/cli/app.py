@@ -14,6 +14,8 @@ from workspan.cli import exits
 from workspan.cli.history_app import build as history
 from workspan.cli.terminal import complain
 
+_PLACE = "A tracking folder, a folder of some, or a runs.jsonl; '#-2' behind it selects a run."
+
 
 def run(words: list[str]) -> int:
     """Carry out the command line *words* and return the exit code."""
@@ -90,7 +92,7 @@ def demo(
 
 
 def forecast(
-    path: Annotated[Path, Parameter(help="A tracking folder, or a folder that holds some.")],
+    path: Annotated[Path, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl.")],
     /,
     *,
     workers: Annotated[
@@ -110,9 +112,7 @@ def forecast(
 
 
 def report(
-    path: Annotated[
-        Path, Parameter(help="A tracking folder, its runs.jsonl, or a folder that holds some tracking folders.")
-    ] = Path(),
+    path: Annotated[str, Parameter(help=_PLACE)] = ".",
     /,
     *,
     html: Annotated[Path | None, Parameter(help="Write a page about the run, which needs nothing but itself.")] = None,
@@ -132,7 +132,7 @@ def report(
 
 
 def compare(
-    a: Annotated[str, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl; '#-2' selects a run.")],
+    a: Annotated[str, Parameter(help=_PLACE)],
     b: Annotated[str | None, Parameter(help="The newer one; without it the last run at A and the one before.")] = None,
     /,
     *,
@@ -168,7 +168,7 @@ def compare(
 
 
 def trace(
-    path: Annotated[str, Parameter(help="A tracking folder, a folder of some, or a runs.jsonl; '#-2' selects a run.")],
+    path: Annotated[str, Parameter(help=_PLACE)],
     /,
     *,
     out: Annotated[

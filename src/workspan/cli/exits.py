@@ -8,6 +8,7 @@ from workspan.cli import terminal
 from workspan.errors import (
     ConfigurationError,
     InvalidMetadataError,
+    LayoutMismatchError,
     MapError,
     MissingExtraError,
     StoreFullError,
@@ -67,8 +68,8 @@ def is_full(error: OSError) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    """Text of *error* without line breaks; where it is a traceback of the user's function, with them."""
-    if isinstance(error, MapError):
+    """Text of *error* without line breaks; a traceback of a user, and two layouts side by side, have them."""
+    if isinstance(error, (MapError, LayoutMismatchError)):
         return str(error)
     text = " ".join(str(error).split()) or type(error).__name__
     return text if isinstance(error, WorkspanError) else f"{text} (--traceback shows where)"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.cli import exits
 from workspan.cli.terminal import complain, say
 from workspan.errors import ConfigurationError, WorkspanError
+from workspan.report.places import EXPECTED, RUNS, task_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from workspan.report.history import RunSummary
     from workspan.store.reader import StoreReader
 
-RUNS = "runs.jsonl"
 NODE = "zarr.json"
 
 
@@ -89,11 +89,7 @@ def run(path: Path, *, workers: int | None, fresh: bool, as_json: bool) -> int:
 
 def _find(path: Path) -> list[_Tracked]:
     """Return the tracked tasks at *path*: a store, its ``runs.jsonl``, or a folder of stores."""
-    if path.name == RUNS:
-        path = path.parent
-    folders = [path] if (path / NODE).is_file() and (path / "done").is_dir() else []
-    if not folders:
-        folders = sorted(node.parent for pattern in ("*", "tracking/*") for node in path.glob(f"{pattern}/{NODE}"))
+    folders = [folder for folder in task_folders(path) if (folder / NODE).is_file()]
     found: list[_Tracked] = []
     problems: list[str] = []
     for folder in folders:
@@ -111,10 +107,7 @@ def _find(path: Path) -> list[_Tracked]:
     for problem in problems:
         complain(f"workspan: {problem}")
     if not found:
-        raise ConfigurationError(
-            f"{str(path)!r} holds no tracking store: name a tracking folder, or the folder that holds the tracking "
-            "folders of several tasks"
-        )
+        raise ConfigurationError(f"{str(path)!r} holds no tracking store: {EXPECTED}")
     return found
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.cli import exits
 from workspan.cli.terminal import say
 from workspan.errors import ConfigurationError, StoreFullError
+from workspan.report.places import EXPECTED, RUNS, task_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
     from workspan.report.page_blocks import BlockSource
     from workspan.report.task import RunReport, TaskReport
 
-RUNS = "runs.jsonl"
 STDOUT = "-"
-
-_PATTERNS = ((f"*/{RUNS}", f"tracking/*/{RUNS}"), (f"*/*/{RUNS}",), (f"*/*/*/{RUNS}",))
-"""Where runs are looked for in a folder; the next ones only if the ones before find none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,8 @@ class Found:
     """Tasks that were not part of that run."""
 
 
-def run(path: Path, outputs: Outputs | None = None) -> int:
-    """Print the panel of the newest run below *path* that had something to do, and write what is asked for.
+def run(where: str, outputs: Outputs | None = None) -> int:
+    """Print the panel of a run, the newest one that had something to do by default, and write what is asked for.
 
     Raises
     ------
@@ -87,7 +84,7 @@ def run(path: Path, outputs: Outputs | None = None) -> int:
     """
     outputs = outputs or Outputs()
     outputs.check()
-    found = newest_run(path)
+    found = find_run(where)
     if not outputs.has_stdout:
         _print(found)
     written = []
@@ -106,10 +103,10 @@ def run(path: Path, outputs: Outputs | None = None) -> int:
 
 def _print(found: Found) -> None:
     from workspan.views.panel import render_panel
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     report = found.report
-    panel = render_panel(report, encoding=encoding_of(sys.stdout))
+    panel = render_panel(report, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout))
     say(panel or f"{', '.join(report.tasks)}: nothing was measured in run {report.run_id} ({report.outcome})")
     if found.idle:
         say("\nThe newest run found every block done before; this is the last one that had something to do.")
@@ -120,22 +117,31 @@ def _print(found: Found) -> None:
 # -- finding ---------------------------------------------------------------------------------------------------------
 
 
-def newest_run(path: Path) -> Found:
-    """Find the newest run below *path* that had something to do.
+def find_run(where: str) -> Found:
+    """Find the newest run that had something to do, or the one that is named.
 
     Parameters
     ----------
-    path
-        A ``runs.jsonl``, its folder, or a folder of such folders.
+    where
+        A ``runs.jsonl``, its folder, or a folder of such folders; after ``#`` a run, as for
+        :func:`workspan.report.recorded.find`.
 
     Raises
     ------
     ConfigurationError
         There is none.
     """
+    from workspan.report.recorded import find, split
     from workspan.report.task import RunReport
 
-    found, idle = last_reports(path)
+    path, selector = split(where)
+    if selector:
+        place = find(where)
+        found = [(task.folder / RUNS, run) for task in place.tasks if (run := place.run(task)) is not None]
+        idle, others = False, [task.task_id for task in place.tasks]
+    else:
+        found, idle = _last_reports(Path(path))
+        others = [report.task_id for _, report in found]
     newest = max((report for _, report in found), key=lambda report: report.started_at)
     here = sorted((pair for pair in found if pair[1].run_id == newest.run_id), key=lambda pair: _order(pair[1]))
     tasks = {report.task_id: _at(report, file) for file, report in here}
@@ -149,7 +155,7 @@ def newest_run(path: Path) -> Found:
         # Beside the work of some of its tasks the span of the whole run would mislead.
         span_seconds=newest.place.span_seconds if newest.place and newest.place.tasks == len(tasks) else None,
     )
-    other = tuple(dict.fromkeys(report.task_id for _, report in found if report.task_id not in tasks))
+    other = tuple(dict.fromkeys(task_id for task_id in others if task_id not in tasks))
     return Found(whole, {report.task_id: file for file, report in here}, idle, other)
 
 
@@ -170,7 +176,7 @@ def _order(report: TaskReport) -> tuple[float, float, str]:
     return place, min((record.id for record in report.workers.records), default=math.inf), report.task_id
 
 
-def last_reports(path: Path) -> tuple[list[tuple[Path, TaskReport]], bool]:
+def _last_reports(path: Path) -> tuple[list[tuple[Path, TaskReport]], bool]:
     """Find the last report worth showing of each task, with its file, and whether newer ones had nothing to do.
 
     Parameters
@@ -188,7 +194,8 @@ def last_reports(path: Path) -> tuple[list[tuple[Path, TaskReport]], bool]:
 
     shown: list[tuple[Path, dict[str, Any]]] = []
     newest: list[dict[str, Any]] = []
-    for file in _histories(path):
+    for folder in task_folders(path):
+        file = path if path.is_file() else folder / RUNS
         last = busy = None
         for line in iter_runs(file):
             if line is not None:
@@ -198,23 +205,9 @@ def last_reports(path: Path) -> tuple[list[tuple[Path, TaskReport]], bool]:
             newest.append(last)
             shown.append((file, busy or last))
     if not shown:
-        raise ConfigurationError(
-            f"{str(path)!r} holds no recorded run: name a tracking folder, which has a {RUNS!r} inside, or the folder "
-            "that holds the tracking folders of several tasks"
-        )
+        raise ConfigurationError(f"{str(path)!r} holds no recorded run: {EXPECTED}")
     idle = all(map(_was_idle, newest)) and not all(_was_idle(line) for _, line in shown)
     return [(file, TaskReport.from_json(line)) for file, line in shown], idle
-
-
-def _histories(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if (path / RUNS).is_file():
-        return [path / RUNS]
-    for patterns in _PATTERNS:
-        if found := sorted(file for pattern in patterns for file in path.glob(pattern)):
-            return found
-    return []
 
 
 def _was_idle(line: dict[str, Any]) -> bool:

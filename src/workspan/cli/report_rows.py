@@ -9,6 +9,7 @@ import numpy as np
 
 from workspan.errors import WorkspanError
 from workspan.report.page import Extra, Stage
+from workspan.report.places import RUNS
 from workspan.store.reader import NO_WORKER, BlockTable
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def dataset_extra(report: TaskReport, store: Path) -> Extra | None:
             found[index] = record
     return Extra(
         source=_Records(report, found),
-        runs=store / "runs.jsonl",
+        runs=store / RUNS,
         stages=_stages(list(found.values()), plan, store.name),
         block_noun="task",
         worker_noun="process",

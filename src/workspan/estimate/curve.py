@@ -13,7 +13,7 @@ import numpy.typing as npt
 __all__ = ["Curve"]
 
 MOST = 680.0  # log seconds: the interval above it is still a finite number
-WIDEST = 20.0  # log width of an interval, a factor of 500 million
+WIDEST = 3.4  # log width of an interval, a factor of 30: one outlier among five runs would ask for one of 100,000
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 

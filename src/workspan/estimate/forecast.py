@@ -139,7 +139,8 @@ class Forecast:
         if len(earlier) >= least and config.get("timing.on_n_ref_change") == "quarantine":
             self.stale = True
             return estimator.fit(earlier)
-        if self.series.estimate is not None and not earlier:
+        # A stored default is no curve of anything: what is assumed now counts, and it is said that it is.
+        if self.series.estimate is not None and not earlier and self.series.estimate.get("source") != "default":
             estimator = _from_stored(order, self.series.estimate) or estimator
         for pair in admitted:
             estimator.update(*pair)

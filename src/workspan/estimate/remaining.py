@@ -39,6 +39,7 @@ Z = 1.645
 OUTSTANDING = 5.0  # times the usual, and above all spread: a straggler
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
 SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
+START_SPREAD = 0.15  # by what part of it the start of workers differs between runs
 LONG = 30.0  # seconds of a first block beside which a warm-up is small
 CONFIRMED = 0.3  # of the time of a first block: when the next one has taken so long, it was no mere warm-up
 LATE = (2.5, 4.0)  # standard deviations from which on a block may be, and is, a straggler
@@ -87,6 +88,8 @@ class Look(NamedTuple):
     """Workers that take blocks, or will soon."""
     ready_workers: int = 1
     """Those of them that have started up."""
+    starting: float = 0.0
+    """Seconds until the first of them will have, where none has and it is known."""
     firsts: int = 0
     """How many of *blocks* were the first of their worker."""
     first_seconds: float = 0.0
@@ -265,6 +268,7 @@ class Remaining:
             others = (work - its) / (waiting - 1) if waiting > 1 else 0.0
             value = max(value, before * others / (share * workers) + its)
         value = max(value, chain if waiting else 0.0, look.upstream + a_block if look.upstream else 0.0)
+        value += look.starting
         if not isfinite(value):
             return None
         source = "run" if pace.counted > self._prior_counts() else "history"
@@ -291,7 +295,8 @@ class Remaining:
         noise = pace.spread * a_block * sqrt(waiting + len(look.running)) / at_a_time
         end = a_block * (0.25 * min(1.0, waiting / at_a_time) + 0.5 * pace.spread)
         drift = DRIFTS * mean * min(1.0, sqrt(waiting / max(pace.counted, 1.0)))
-        off = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2 + drift**2)
+        start = START_SPREAD * look.starting
+        off = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2 + drift**2 + start**2)
         low, high = max(0.0, value - off), value + off * SURPRISES
         if longest:
             low = min(low, max(0.0, value - most + 0.03 * longest))

@@ -13,7 +13,7 @@ from workspan.report.comparison_figures import METRICS, STEPS, TaskFigures
 from workspan.report.comparison_others import FEWEST_RUNS, Others
 from workspan.report.comparison_spread import FEWEST, Ratio, from_pairs, from_samples, from_summaries
 from workspan.report.comparison_values import Comparison, Row, Side
-from workspan.report.recorded import RUNS
+from workspan.report.places import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -275,8 +275,8 @@ def _figures(place: Place) -> dict[str, TaskFigures]:
         figures = TaskFigures(task, run, whole=place.selected is None)
         if task.task_id in out:
             raise ConfigurationError(
-                f"{place.text!r} holds the task {task.task_id!r} twice, in {out[task.task_id].task.folder.name!r} and "
-                f"{task.folder.name!r}: name one of them"
+                f"{place.text!r} holds the task {task.task_id!r} twice, in {str(out[task.task_id].task.folder)!r} and "
+                f"{str(task.folder)!r}: name one of them"
             )
         out[task.task_id] = figures
     return out

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from workspan.errors import WorkspanError
 from workspan.report.page_blocks import PageBlocks, read_blocks
-from workspan.report.page_past import RUNS, LogTail, Past, log_tails, past_runs
+from workspan.report.page_past import LogTail, Past, log_tails, past_runs
+from workspan.report.places import RUNS
 from workspan.report.task import RunReport, TaskReport
 
 if TYPE_CHECKING:

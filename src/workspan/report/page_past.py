@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LogTail", "Past", "log_tails", "past_runs"]
 
-RUNS = "runs.jsonl"
 MOST_RUNS = 60
 TAIL_BYTES = 3000
 _SEPARATOR = b"---- "

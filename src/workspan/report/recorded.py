@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import ConfigurationError, InvalidMetadataError
+from workspan.report.places import EXPECTED, RUNS, task_folders
 from workspan.report.task import TaskReport
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
     from workspan.store.reader import StoreReader
 
-__all__ = ["RUNS", "Place", "RecordedTask", "find"]
-
-RUNS = "runs.jsonl"
+__all__ = ["Place", "RecordedTask", "find", "split"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,16 @@ class Place:
         try:
             return Place(self.text, self.tasks, self.run_ids, self.run_ids[number])
         except IndexError:
+            path, count = split(self.text)[0], len(self.run_ids)
             raise ConfigurationError(
-                f"{self.text!r} holds {len(self.run_ids)} runs that executed something, so there is no run {number}"
+                f"{path!r} holds {count} run{'s' * (count != 1)} that executed something, so there is no run {number}"
             ) from None
+
+
+def split(text: str) -> tuple[str, str]:
+    """Split what a person typed into a path and a run, which may be empty; a path that is there is taken as it is."""
+    path, _, selector = (text, "", "") if os.path.exists(text) else text.rpartition("#")
+    return (path, selector) if path else (text, "")
 
 
 def find(where: str | os.PathLike[str]) -> Place:
@@ -84,15 +90,10 @@ def find(where: str | os.PathLike[str]) -> Place:
         A store is damaged.
     """
     text = os.fspath(where)
-    path, _, selector = (text, "", "") if os.path.exists(text) else text.rpartition("#")
-    if not path:
-        path, selector = text, ""
+    path, selector = split(text)
     tasks = tuple(_tasks(Path(path)))
     if not tasks:
-        raise ConfigurationError(
-            f"{path!r} holds no recorded run: name a tracking folder, the folder that holds those of several tasks, or "
-            f"a {RUNS!r}"
-        )
+        raise ConfigurationError(f"{path!r} holds no recorded run: {EXPECTED}")
     begins: dict[str, float] = {}
     for task in tasks:
         for run in task.runs:
@@ -116,20 +117,8 @@ def _selected(place: Place, selector: str) -> Place:
 
 
 def _tasks(path: Path) -> Iterator[RecordedTask]:
-    if path.is_file():
-        folders = [path.parent]
-        file = path
-    else:
-        file = None
-        folders = [path]
-        if not _is_recorded(path):
-            folders = sorted(folder for folder in [*path.glob("*"), *path.glob("tracking/*")] if _is_recorded(folder))
-    for folder in folders:
-        yield _task(folder, file or folder / RUNS)
-
-
-def _is_recorded(folder: Path) -> bool:
-    return (folder / RUNS).is_file() or (folder / "done" / "zarr.json").is_file()
+    for folder in task_folders(path):
+        yield _task(folder, path if path.is_file() else folder / RUNS)
 
 
 def _task(folder: Path, file: Path) -> RecordedTask:

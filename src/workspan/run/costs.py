@@ -37,6 +37,8 @@ class Earlier(NamedTuple):
     """Relative standard deviation of single blocks around that."""
     first_extra: float
     """What the first block of a worker took longer."""
+    startup: float = 0.0
+    """What a worker took to start; 0: there were none, or it is not known."""
 
     def seconds(self, size: float) -> float:
         """Return what a block of *size* took, or would have: between two sizes, and in proportion beyond them."""
@@ -73,7 +75,9 @@ def _read(task: Task, path: object) -> Earlier | None:
     summary = RunSummary.from_json(line)
     if (summary.function, summary.n_ref) != tuple(task.history_marks()):
         return None
-    return said(summary.later, summary.first)
+    found = said(summary.later, summary.first)
+    startup = summary.startup
+    return found if found is None or not startup.n else found._replace(startup=startup.mean)
 
 
 def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes]) -> Earlier | None:

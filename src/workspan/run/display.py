@@ -99,7 +99,7 @@ class Display:
             return
         from workspan.views.panel import render_panel
         from workspan.views.summary import render_summary
-        from workspan.views.terminal import emit, encoding_of
+        from workspan.views.terminal import columns_of, emit, encoding_of
 
         encoding = encoding_of(sys.stdout)
         report = session.end()
@@ -116,7 +116,7 @@ class Display:
             encoding=encoding,
         )
         emit("\n" + summary, sys.stdout)
-        if panel := render_panel(report, encoding=encoding):
+        if panel := render_panel(report, encoding=encoding, columns=columns_of(sys.stdout)):
             emit("\n" + panel, sys.stdout)
 
     def _tell_resume(self) -> None:

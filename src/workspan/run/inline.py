@@ -60,7 +60,10 @@ def _run_ready(
     acquire, complete, block_done, at = ledger.acquire, ledger.complete, record.block_done, Block.at
     pid, everything = collector.pid, (BaseException,)
     ran = 0
-    due = 0.0
+    due = began = 0.0
+    index: int | None = None
+    # A viewer's thread looks into this frame: to write down each block for it would cost every block.
+    session.inline_block = lambda: None if index is None or not began else (number, index, began)
     while (index := acquire(number)) is not None:
         if interrupts.received is not None:
             raise KeyboardInterrupt
@@ -69,7 +72,6 @@ def _run_ready(
         if grant is not None:
             grant(index, None)
         began = now()
-        session.inline_block = number, index, began
         try:
             interrupts.armed = True
             outcome = run_block(function, block, profile, collector, pass_on=everything)

@@ -150,7 +150,7 @@ class LiveRun:
         session = self._session
         dispatcher = session.dispatcher
         if dispatcher is None:
-            if (block := session.inline_block) is not None and session.started:
+            if (block := session.inline_block()) is not None and session.started:
                 task, index, began = block
                 yield {"worker": None, "task": task, **self._block(task, index, now - began)}
             return

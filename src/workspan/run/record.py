@@ -194,7 +194,11 @@ class RunRecord:
         book.aggregate.done(elapsed, stats, steps)
         if book.costs is not None:
             book.costs.take(index)
-        book.samples.add(index, elapsed, worker)
+        samples = book.samples
+        if samples.wait and worker in samples.workers:  # spares most blocks a call
+            samples.wait -= 1
+        else:
+            samples.add(index, elapsed, worker)
         if self._has_workers:
             book.timeline.returned(worker, sent_at, returned_at, ok=True)
         self.listener(book.task_id, index, True)

@@ -39,6 +39,9 @@ class _Watched:
             self.costs = costs_of(task, layout, known)
         if self.costs is None:
             known = None
+        self.startup = 0.0 if known is None else known.startup
+        self.asked_at: float | None = None
+        """When its first worker was asked for, as far as was seen."""
         self.is_history_first = known is not None
         self.are_alike = type(self.costs) in (BlockCosts, type(None))
         if not self.are_alike:
@@ -142,8 +145,9 @@ class RunRemaining:
         firsts = [(watched.block(index), seconds) for index, seconds in samples.first[:count]]
         ended = state.completed_count + state.failed_count + state.orphaned_count
         left = state.total_block_count - ended
+        known = samples.workers
         running = [
-            Running(age, watched.block(index), not samples.knows(worker)) for worker, index, age in held[: max(left, 0)]
+            Running(age, watched.block(index), worker not in known) for worker, index, age in held[: max(left, 0)]
         ]
         waiting = max(0, left - len(running))
         rest = watched.units(float(waiting), 0.0)
@@ -155,6 +159,10 @@ class RunRemaining:
         done = watched.units(float(count), 0.0 if costs is None else costs.done)
         for unit, _ in firsts:
             done = tuple(a - b for a, b in zip(done, unit, strict=True))
+        starting = 0.0
+        if self._has_workers and state.ready_count and not ready and not held:
+            watched.asked_at = now if watched.asked_at is None else watched.asked_at
+            starting = max(0.0, watched.startup - (now - watched.asked_at))
         largest = costs.largest(ended + len(running)) if costs is not None and waiting else None
         return Look(
             at=now,
@@ -165,6 +173,7 @@ class RunRemaining:
             running=running,
             workers=workers,
             ready_workers=ready,
+            starting=starting,
             firsts=len(firsts),
             first_seconds=sum(seconds for _, seconds in firsts),
             first_squares=sum(seconds * seconds for _, seconds in firsts),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workspan import config
 from workspan.errors import WorkspanError
+from workspan.report.places import RUNS
 from workspan.report.task import TaskReport
 from workspan.run import shown as _shown  # noqa: F401  # notebooks show reports from here on
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FILE = "runs.jsonl"
+FILE = RUNS
 
 
 def keep_report(report: RunReport, session: Session) -> None:

@@ -127,8 +127,8 @@ class Session:
         """Called once, when the first workers have been asked for: what it takes is hidden by their start-up."""
         self.dispatcher: Dispatcher | None = None
         """Who has which block; none before the run, and in the debug mode."""
-        self.inline_block: tuple[int, int, float] | None = None
-        """In the debug mode: task, block and begin of the block that was begun last."""
+        self.inline_block: Callable[[], tuple[int, int, float] | None] = lambda: None
+        """In the debug mode: returns task, block and begin of the block that was begun last."""
         self.started = False
         """Something may have run: from here on there is a report."""
         for entry in spec.tasks:

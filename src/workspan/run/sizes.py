@@ -43,6 +43,9 @@ def sizes_of(layout: Layout, indices: Iterable[int], n_ref: Callable[[Block], An
     ConfigurationError
         It returned something that is neither a number nor ``None``.
     """
+    if n_ref is None and layout.fit != "shrink":
+        whole = float(prod(layout.write_shape))
+        return [whole for _ in indices]
     if n_ref is None:
         return [float(write_elements(layout, index)) for index in indices]
     return [_size(n_ref(Block.at(layout, index, task_id)), task_id) for index in indices]

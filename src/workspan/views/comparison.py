@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workspan.views.format import duration, fit, one_line, size, table
+from workspan.views.format import count, duration, fit, one_line, size, table
 
 if TYPE_CHECKING:
     from workspan.report.comparison import Comparison, Row
@@ -93,7 +93,7 @@ def _cut(name: str) -> str:
 def _last(comparison: Comparison) -> str:
     worse = len(comparison.regressions)
     if comparison.fail_over is not None and worse:
-        return f"{worse} regression{'s' * (worse != 1)} of more than {comparison.fail_over * 100:g} %"
+        return f"{count(worse, 'regression')} of more than {comparison.fail_over * 100:g} %"
     sure = f"{comparison.confidence * 100:g} % sure, changes below {comparison.smallest * 100:g} % left aside"
     if comparison.fail_over is not None and comparison.rows:
         return f"no regression of more than {comparison.fail_over * 100:g} % ({sure})"

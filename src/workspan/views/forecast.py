@@ -51,7 +51,7 @@ def _task(task: TaskForecast, whole: Forecast | None) -> list[str]:
     if task.blocks < task.total:
         blocks = f"{task.blocks:,} of {count(task.total, 'block')}"
     if not task.blocks:
-        return [f"{name}  all of {count(task.total, 'block')} done before, nothing to do"]
+        return [f"{name}  {task.total:,} of {count(task.total, 'block')} done before, nothing to do"]
     workers = count(task.workers, "worker")
     if task.source == "default":
         assumed = ""

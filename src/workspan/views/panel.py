@@ -49,7 +49,7 @@ _BASES = {  # of work and span, where they are not the workers' own measurement
 _Rows = list[tuple[str, str]]
 
 
-def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
+def render_panel(report: RunReport, *, encoding: str = "utf-8", columns: int | None = None) -> str:
     """Return the panel of a run as text without a final line break; empty if there is nothing to show.
 
     Parameters
@@ -58,8 +58,11 @@ def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
         The run.
     encoding
         Signs that this encoding lacks are spelled in ASCII.
+    columns
+        Width of the terminal: a table of workers that is wider is shown without what they took per block. ``None``:
+        there is none.
     """
-    sections = [lines for task in report.tasks.values() if (lines := _task(task, encoding))]
+    sections = [lines for task in report.tasks.values() if (lines := _task(task, encoding, columns))]
     if not sections:
         return ""
     if len(report.tasks) > 1 and (whole := work_line(report)):
@@ -68,7 +71,7 @@ def render_panel(report: RunReport, *, encoding: str = "utf-8") -> str:
     return "\n".join(fit(line, encoding) for line in lines)
 
 
-def _task(task: TaskReport, encoding: str) -> list[str]:
+def _task(task: TaskReport, encoding: str, columns: int | None) -> list[str]:
     workers = task.workers
     distributed = is_distributed(task)
     blocks, steps = block_rows(task.blocks, distributed=distributed), step_rows(task.steps)
@@ -84,7 +87,7 @@ def _task(task: TaskReport, encoding: str) -> list[str]:
     lines += _section("blocks", blocks, width) + _section("steps", steps, width)
     if work := work_line(task):
         lines.append(f"  {work}" + ("   (more workers can help)" if task.has_room_for_workers else ""))
-    return lines + _section("workers", worker_rows(workers), width) + _worker_table(workers, encoding)
+    return lines + _section("workers", worker_rows(workers), width) + _worker_table(workers, encoding, columns)
 
 
 def _section(name: str, rows: _Rows, width: int) -> list[str]:
@@ -179,11 +182,15 @@ def worker_cells(records: Sequence[WorkerRecord]) -> list[list[str]]:
     return rows
 
 
-def _worker_table(workers: WorkersSummary, encoding: str) -> list[str]:
+def _worker_table(workers: WorkersSummary, encoding: str, columns: int | None) -> list[str]:
     if not workers.records:
         return []
     records = sorted(workers.records, key=lambda record: record.id)[:MOST_WORKERS]
-    lines = [f"  {line}" for line in table(worker_cells(records), encoding=encoding)]
+    cells = worker_cells(records)
+    lines = [f"  {line}" for line in table(cells, encoding=encoding)]
+    if columns is not None and max(map(len, lines)) > columns:
+        cells = [[cell for cell, name in zip(row, cells[0], strict=True) if "/" not in name] for row in cells]
+        lines = [f"  {line}" for line in table(cells, encoding=encoding)]
     if len(workers.records) > MOST_WORKERS:
         lines.append(f"  {MOST_WORKERS} of {len(workers.records):,} workers; all of them: report.workers.records")
     return lines

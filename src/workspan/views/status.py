@@ -31,7 +31,8 @@ class TaskStatus:
         """Take in the counters of *now*; *final*: the run is over, whether or not the task is done."""
         self.state = state
         self._now = now
-        waits = not state.processing_count and state.completed_count + state.failed_count == state.skipped_count
+        began = state.ready_count or state.processing_count
+        waits = not began and state.completed_count + state.failed_count == state.skipped_count
         if self._began_at is None or (waits and not self.ended):
             self._began_at = now
         if self._ended_at is None and (final or state.is_done()):
@@ -95,7 +96,7 @@ class TaskStatus:
 
     @property
     def elapsed_seconds(self) -> float:
-        """From the begin of the task until now, or until its end."""
+        """From when the task's first block could begin until now, or until its end: the start of workers counts."""
         return max(0.0, (self._now if self._ended_at is None else self._ended_at) - (self._began_at or 0.0))
 
     @property

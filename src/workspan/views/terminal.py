@@ -49,6 +49,18 @@ def is_terminal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) 
     return True
 
 
+def columns_of(stream: TextIO | None) -> int | None:
+    """Return the width of a terminal, in characters; ``None``: *stream* is none, and lines may be of any length."""
+    try:
+        if stream is None or not stream.isatty():
+            return None
+    except (AttributeError, ValueError):
+        return None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
 def in_notebook() -> bool:
     """Whether this is a notebook that can show a display which changes; loads nothing to find out."""
     ipython = sys.modules.get("IPython")
