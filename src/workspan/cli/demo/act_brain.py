@@ -14,7 +14,7 @@ from workspan.cli.demo.nifti import read_nifti
 from workspan.cli.demo.pipeline import TASKS, build
 from workspan.cli.terminal import complain, say
 from workspan.errors import ConfigurationError, LayoutMismatchError
-from workspan.views.format import MISSING, count, duration, duration_pair, share, size
+from workspan.views.format import MISSING, count, duration, share, size
 
 if TYPE_CHECKING:
     from workspan.cli.demo.folder import Folder, Marker, Result
@@ -131,7 +131,7 @@ def _tell_cost(stage: Stage, report: RunReport) -> None:
         return
     if done:
         stage.tell(f"  {done:,} of {total:,} blocks were done before and were skipped.")
-    rows = [["task", "blocks", "a block", "peak memory", "read", "written", "most time in"]]
+    rows = [["task", "blocks", "a block", "slowest", "peak memory", "read", "most time in"]]
     for task in report.tasks.values():
         blocks = task.blocks
         most = max(task.steps.items(), key=lambda step: step[1].self_seconds.total, default=None)
@@ -139,25 +139,25 @@ def _tell_cost(stage: Stage, report: RunReport) -> None:
             [
                 task.task_id,
                 f"{blocks.count - blocks.skipped:,}",
-                duration_pair(blocks.wall),
+                MISSING if not blocks.wall or not blocks.wall.n else duration(blocks.wall.mean),
+                MISSING if not blocks.wall or not blocks.wall.n else duration(blocks.wall.max),
                 MISSING if not blocks.peak_rss or not blocks.peak_rss.n else size(blocks.peak_rss.max),
                 MISSING if not blocks.io_read or not blocks.io_read.n else size(blocks.io_read.total),
-                MISSING if not blocks.io_write or not blocks.io_write.n else size(blocks.io_write.total),
                 MISSING if most is None else f"{most[0]} {share(most[1].share)}",
             ]
         )
     stage.tell("")
-    stage.tell_table(rows, right=(1, 3, 4, 5))
+    stage.tell_table(rows, right=(1, 2, 3, 4, 5))
     stage.tell("")
     stage.tell(f"  {count(total - done, 'block')} in {duration(report.wall_seconds)}: {_work(report)}.")
     cost = cost_of(report)
     if cost is not None:
         spent = f"imports {duration(cost.imports)}"
-        whose = "block"
+        whose = "blocks"
         if cost.startup:
-            whose = "worker"
+            whose = "workers"
             spent = f"interpreters {duration(cost.startup)}, {spent}"
-        stage.tell(f"  {100 * cost.share:.0f} % of {duration(cost.total)} of {whose} time was start-up: {spent}.")
+        stage.tell(f"  {100 * cost.share:.0f} % of {duration(cost.total)} in {whose} was start-up: {spent}.")
         stage.tell("  On so small a volume that says what a run costs, and nothing about speed-up.")
 
 

@@ -16,31 +16,41 @@ from workspan.errors import ConfigurationError
 from workspan.views.format import MISSING, count, long_duration
 
 if TYPE_CHECKING:
-    from workspan.cli.demo.stage import Stage
+    from workspan.cli.demo.folder import Folder
+    from workspan.cli.demo.stage import Options, Stage
     from workspan.report.forecast import Forecast
     from workspan.report.task import RunReport
 
 
-def play(stage: Stage) -> bool:
-    """Forecast the second runs that are missing, run them, and compare; return whether every block is done.
+def first_runs(folder: Folder) -> list[str]:
+    """Return the acts that were played to their end."""
+    state = folder.state() or State(0)
+    done = {
+        "brain": state.brain is not None and state.brain.result is not None,
+        "flights": state.flights is not None and folder.late.is_dir(),
+    }
+    return [name for name, is_done in done.items() if is_done]
+
+
+def check(folder: Folder, options: Options) -> None:
+    """Refuse to forecast a second run without a first one.
 
     Raises
     ------
     ConfigurationError
-        There was no first run.
+        There was none, or it is to be deleted.
     """
-    folder = stage.folder
-    state = folder.state() or State(0)
-    there = {
-        "brain": state.brain is not None and state.brain.result is not None,
-        "flights": state.flights is not None and folder.late.is_dir(),
-    }
-    parts = [name for name, is_there in there.items() if is_there]
-    if not parts:
+    if options.acts == ("forecast",) and (options.fresh or not first_runs(folder)):
         raise ConfigurationError(
             f"--act forecast tells a second run from the first one, and {str(folder.path)!r} has none: "
             "leave --act out, or run the acts brain and flights before"
         )
+
+
+def play(stage: Stage) -> bool:
+    """Forecast the second runs that are missing, run them, and compare; return whether every block is done."""
+    folder = stage.folder
+    state, parts = folder.state() or State(0), first_runs(folder)
     missing = [name for name in parts if name not in state.second]
     stage.title("forecast")
     stage.tell("  How long will a second run take? Told from the first one, then run, in folders")
@@ -51,7 +61,6 @@ def play(stage: Stage) -> bool:
         for name, forecast in forecasts.items():
             stage.tell(f"  {name:<8} {count(forecast.blocks, 'block'):>10}: {_told(forecast)}")
             stage.tell(f"  {'':<8} {'':>10}  from {forecast.basis}")
-        stage.tell("")
         for name, forecast in forecasts.items():
             report = _run(stage, name)
             if not report:
@@ -62,7 +71,7 @@ def play(stage: Stage) -> bool:
             folder.change(second={**(folder.state() or state).second, name: made})
     else:
         stage.tell("  Nothing to do: it was run before. --fresh starts anew.")
-        stage.tell("")
+    stage.tell("")
     _tell_outcomes(stage, (folder.state() or state).second)
     return True
 
@@ -101,14 +110,25 @@ def _tell_outcomes(stage: Stage, outcomes: dict[str, Outcome]) -> None:
         rows.append(
             [
                 name,
-                long_duration(outcome.wall),
-                MISSING if outcome.low is None else f"{long_duration(outcome.low)} - {long_duration(outcome.high)}",
-                long_duration(outcome.took),
+                _exact(outcome.wall),
+                MISSING if outcome.low is None else f"{_exact(outcome.low)} - {_exact(outcome.high)}",
+                _exact(outcome.took),
                 _error(outcome.error),
                 {True: "yes", False: "no", None: MISSING}[outcome.within],
             ]
         )
     stage.tell_table(rows, right=(1, 2, 3, 4))
+
+
+def _exact(seconds: float | None) -> str:
+    """Return a time with one figure more than usual: it stands beside the end of a range that it may just have missed.
+
+    Examples
+    --------
+    >>> _exact(3.312), _exact(75.0), _exact(None)
+    ('3.31 s', '1 min 15 s', '-')
+    """
+    return f"{seconds:.2f} s" if seconds is not None and seconds < 59.95 else long_duration(seconds)
 
 
 def _error(error: float | None) -> str:

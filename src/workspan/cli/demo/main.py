@@ -32,9 +32,6 @@ def run(options: Options) -> int:
         stage = Stage(folder, options)
         with stage.preparing():
             volume = _prepare(folder, options)
-        from workspan.cli.demo.evaluate import shown
-
-        stage.tell(f"Workspan demo, {options.who}, in {shown(folder.path)}")
         spent = []
         for act in ACTS:
             if act not in options.acts:
@@ -63,6 +60,10 @@ def _prepare(folder: Folder, options: Options) -> Volume | None:
             state = None
     if {"brain", "forecast"} & set(options.acts) and not options.fresh:
         act_brain.check(folder, options)
+    if options.acts == ("forecast",):
+        from workspan.cli.demo import act_forecast
+
+        act_forecast.check(folder, options)
     volume = None
     if "brain" in options.acts and (state is None or state.brain is None or state.brain.input_bytes is None):
         volume = act_brain.load()

@@ -78,7 +78,11 @@ class Stage:
             say(text)
 
     def title(self, act: str) -> None:
-        """Print the heading of an act."""
+        """Print the heading of an act, with that of the demo above the first one."""
+        if act == next(name for name in ACTS if name in self.options.acts):
+            from workspan.cli.demo.evaluate import shown
+
+            self.tell(f"Workspan demo, {self.options.who}, in {shown(self.folder.path)}")
         self.tell("\n" + "\n".join(titled(f"Act {ACTS.index(act) + 1}: the {act}", [])))
 
     def tell_table(self, rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> None:
