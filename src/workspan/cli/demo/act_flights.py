@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from workspan.cli.demo import flights
 from workspan.cli.demo.folder import FLIGHTS
 from workspan.cli.demo.stage import FRESH, shown_name
-from workspan.errors import InvalidMetadataError, TrackingError
+from workspan.errors import InvalidMetadataError, LayoutMismatchError, TrackingError
 from workspan.views.format import MISSING, count, duration, share
 
 if TYPE_CHECKING:
@@ -63,6 +63,16 @@ def run_dataset(stage: Stage, csv: Path, folder: Folder) -> DatasetRun:
     InvalidMetadataError
         Somebody removed results of tasks that are done.
     """
+    try:
+        return _run_dataset(stage, csv, folder)
+    except LayoutMismatchError:
+        # Files are known by their whole names, so in a folder that was moved nothing of it is done.
+        stage.tell("  The tasks that are done are of another dataset, or of another place: begun anew.")
+        folder.forget_flights()
+        return _run_dataset(stage, csv, folder)
+
+
+def _run_dataset(stage: Stage, csv: Path, folder: Folder) -> DatasetRun:
     options = stage.options
     with stage.running(folder.logs / FLIGHTS):
         try:
@@ -76,6 +86,8 @@ def run_dataset(stage: Stage, csv: Path, folder: Folder) -> DatasetRun:
                 progress=stage.watch(FLIGHTS),
             )
         except TrackingError as error:
+            if type(error) is not TrackingError:
+                raise
             raise InvalidMetadataError(f"flights in {str(folder.late)!r} are missing: {FRESH}") from error
 
 

@@ -277,8 +277,7 @@ class Folder:
         second = self.second
         second.path.mkdir(exist_ok=True)
         if marker is None:
-            for gone in (second.late, second.tracking / FLIGHTS, second.logs / FLIGHTS):
-                _remove(gone)
+            second.forget_flights()
             return second
         from workspan.cli.demo import ome
         from workspan.cli.demo.nifti import Volume
@@ -319,6 +318,11 @@ class Folder:
     def _remove_parts(self) -> None:
         for part in self.path.glob(f"{_PART}*"):
             _remove(part)
+
+    def forget_flights(self) -> None:
+        """Delete what came out of the flights, and what says that it is done."""
+        for gone in (self.tracking / FLIGHTS, self.logs / FLIGHTS, self.late):
+            _remove(gone)
 
     # -- looking ---------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from workspan.cli import exits
+from workspan.cli import Terminated, exits
 from workspan.cli.demo import act_brain
 from workspan.cli.demo import folder as folders
 from workspan.cli.demo.stage import ACTS, Options, Stage
+from workspan.cli.terminal import complain
 from workspan.views.format import duration, titled
 
 if TYPE_CHECKING:
@@ -32,19 +33,27 @@ def run(options: Options) -> int:
         stage = Stage(folder, options)
         with stage.preparing():
             volume = _prepare(folder, options)
-        spent = []
-        for act in ACTS:
-            if act not in options.acts:
-                continue
-            if act == "forecast" and options.engine == "serial":
-                stage.title(act)
-                stage.tell("  Left out: it is of worker processes, and --engine serial has none.")
-                continue
-            at = perf_counter()
-            if not _play(act, stage, volume):
-                return exits.INCOMPLETE
-            spent.append(f"{act} {duration(perf_counter() - at)}")
-        _end(stage, spent, began)
+        try:
+            return _play_all(stage, volume, began)
+        except (KeyboardInterrupt, SystemExit, Terminated):
+            complain("workspan: interrupted; the same command goes on with what is missing")
+            raise
+
+
+def _play_all(stage: Stage, volume: Volume | None, began: float) -> int:
+    spent = []
+    for act in ACTS:
+        if act not in stage.options.acts:
+            continue
+        if act == "forecast" and stage.options.engine == "serial":
+            stage.title(act)
+            stage.tell("  Left out: it is of worker processes, and --engine serial has none.")
+            continue
+        at = perf_counter()
+        if not _play(act, stage, volume):
+            return exits.INCOMPLETE
+        spent.append(f"{act} {duration(perf_counter() - at)}")
+    _end(stage, spent, began)
     return exits.DONE
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import workspan as ws
-from workspan.cli import Terminated, exits
-from workspan.cli.terminal import complain, say
+from workspan.cli import exits
+from workspan.cli.terminal import say
 from workspan.errors import ConfigurationError, StoreFullError, WorkspanError
 from workspan.views.format import one_line, table, titled
 from workspan.views.terminal import encoding_of
@@ -115,14 +115,11 @@ class Stage:
 
     @contextmanager
     def running(self, logs: Path) -> Iterator[None]:
-        """Keep the logs of workers in *logs* meanwhile, and say how an interrupted run goes on."""
+        """Keep the logs of workers in *logs* meanwhile."""
         before = ws.logging.get_log_basedir()
         ws.logging.set_log_basedir(logs)
         try:
             yield
-        except (KeyboardInterrupt, SystemExit, Terminated):
-            complain("workspan: interrupted; the same command goes on with what is missing")
-            raise
         finally:
             ws.logging.set_log_basedir(before)
 
