@@ -233,8 +233,8 @@ def measure_demo(folder: Path, blocks: list[int], attempts: int) -> list[Pair]:
     for number, edge in enumerate(blocks):
         brain = Brain(str(folder / "nowhere"), (189, 233, 197), (edge,) * 3)
         said = build(brain, None, workers=2).forecast()
-        command = [sys.executable, "-m", "workspan", "demo", "--quiet", "--fresh", "--block", str(edge)]
-        command += ["--out", str(folder / f"demo-{number}")]
+        command = [sys.executable, "-m", "workspan", "demo", "--act", "brain", "--quiet", "--fresh"]
+        command += ["--block", str(edge), "--out", str(folder / f"demo-{number}")]
         environment = os.environ | {"WORKSPAN_TIMING_DIRECTORY": str(home)}
 
         def run(command: list[str] = command, environment: dict[str, str] = environment) -> float:

@@ -109,7 +109,7 @@ class TestMarker:
 
     def test_round_trip(self, folder: Folder) -> None:
         """A marker reads back as it was written."""
-        marker = Marker(1, 8, 1.5, (1, 2, 3), (1.0, 2.0, 3.0), (-1.0, -2.0, -3.0), 17, RESULT)
+        marker = Marker(8, 1.5, (1, 2, 3), (1.0, 2.0, 3.0), (-1.0, -2.0, -3.0), 17, RESULT)
         folder.write_marker(marker)
         assert folder.marker() == marker
 
@@ -118,7 +118,9 @@ class TestMarker:
         (tmp_path / "notes.txt").write_text("mine")
         assert Folder(tmp_path).marker() is None
 
-    @pytest.mark.parametrize("name", ["brain.zarr", "tracking", "logs", "slices.png"])
+    @pytest.mark.parametrize(
+        "name", ["brain.zarr", "tracking", "logs", "slices.png", "flights", "second", "report.html"]
+    )
     def test_names_that_somebody_else_uses(self, tmp_path: Path, name: str) -> None:
         """A folder where the demo would write over something is refused, with --fresh too."""
         (tmp_path / name).write_text("mine")
@@ -128,7 +130,9 @@ class TestMarker:
         assert tree(tmp_path) == {name: b"mine"}
 
     @pytest.mark.parametrize(
-        "raw", [b"", b"{", b"[]", b"{}", b"null", b'{"workspan_demo": "1"}', b'{"workspan_demo": 1}', b"\xff"], ids=repr
+        "raw",
+        [b"", b"{", b"[]", b"{}", b"null", b'{"workspan_demo": "1"}', b'{"workspan_demo": 2, "x": 1}', b"\xff"],
+        ids=repr,
     )
     def test_damaged(self, folder: Folder, raw: bytes) -> None:
         """A marker that cannot be read is said to be damaged; neither resume nor --fresh touch anything."""
@@ -143,8 +147,8 @@ class TestMarker:
 
     def test_of_another_version(self, folder: Folder) -> None:
         """A folder of a later demo is not resumed, but may be cleared."""
-        folder.marker_file.write_text('{"workspan_demo": 2, "new": []}')
-        with pytest.raises(LayoutMismatchError, match=r"a demo of format 2, .* writes format 1"):
+        folder.marker_file.write_text('{"workspan_demo": 3, "new": []}')
+        with pytest.raises(LayoutMismatchError, match=r"a demo of format 3, .* writes format 2"):
             folder.marker()
         folder.clear()
         assert tree(folder.path) == {}
@@ -240,13 +244,17 @@ class TestClear:
     @pytest.fixture
     def full(self, folder: Folder) -> Folder:
         """A folder with something in every place."""
-        for task in ("smooth", "measure"):
+        for task in ("smooth", "measure", "flights"):
             for parent in (folder.tracking, folder.logs):
                 (parent / task).mkdir(parents=True)
                 (parent / task / "file").write_text("x")
         (folder.tracking / ".workspan").mkdir()
         (folder.tracking / ".workspan" / "smooth.lock").write_text("x")
         folder.picture.write_text("x")
+        folder.page.write_text("x")
+        for path in (folder.csv, folder.late, folder.second.store):
+            path.mkdir(parents=True)
+            (path / "file").write_text("x")
         return folder
 
     def test_everything_of_the_demo_goes(self, full: Folder) -> None:
@@ -264,7 +272,9 @@ class TestClear:
         full.clear()
         assert {name for name, content in tree(full.path).items() if content is not None} == set(mine)
 
-    @pytest.mark.parametrize("name", ["brain.zarr", "tracking", "logs", "tracking/smooth", "slices.png"])
+    @pytest.mark.parametrize(
+        "name", ["brain.zarr", "tracking", "logs", "tracking/smooth", "slices.png", "flights", "second"]
+    )
     def test_links_are_not_followed(self, full: Folder, tmp_path: Path, name: str) -> None:
         """What a link points to is not the demo's."""
         outside = tmp_path / "outside"
@@ -294,8 +304,8 @@ class TestClear:
             patched.setattr(folders, "_remove", stop_at_store)
             with pytest.raises(KeyboardInterrupt):
                 full.clear()
-        marker = full.marker()
-        assert marker is not None
-        assert marker.deleting
+        state = full.state()
+        assert state is not None
+        assert state.deleting
         full.clear()
         assert tree(full.path) == {}

@@ -58,7 +58,7 @@ def test_help_of_the_demo_names_every_option(run: Run) -> None:
     ended = run("demo", "--help")
     assert (ended.returncode, ended.stderr) == (0, "")
     text = " ".join(ended.stdout.replace("│", " ").split())
-    for option in ("--out", "--workers", "--block", "--engine", "--fresh", "--quiet"):
+    for option in ("--out", "--workers", "--block", "--engine", "--act", "--fresh", "--quiet"):
         assert option in text
     for default in ("workspan-demo]", "[default: 2]", "[default: 64]", "[default: processes]"):
         assert default in text
@@ -121,6 +121,9 @@ REFUSED = [
     (("demo", "--block", "7"), "--block 7 is too small"),
     (("demo", "--engine", "dask"), "dask"),
     (("demo", "--frsh"), "--frsh"),
+    (("demo", "--act", "curtain"), "curtain"),
+    (("demo", "--act", "forecast"), "--act forecast tells a second run from the first one"),
+    (("demo", "--act", "forecast", "--engine", "serial"), "--act forecast is of worker processes"),
     (("demo", "extra"), "extra"),
     (("demo", "--out", "file"), "--out 'file' is not a folder"),
     (("demo", "--out", "file/below"), "--out 'file/below' is not a folder"),

@@ -1,4 +1,4 @@
-"""The example of the flights does what pandas does on the whole frame."""
+"""The flights of the demo, and the example of them, do what pandas does on the whole frame."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import workspan as ws
+from workspan.cli.demo import flights
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 needs_flights = pytest.mark.skipif(
@@ -33,12 +34,14 @@ def test_every_row_is_that_of_plain_pandas(
     """Cleaned, computed in pandas and NumPy batches, filtered, written and read again: equal values, in order (M33)."""
     import pandas as pd
 
-    example.main(tmp_path / "out", engine="serial", progress=False)
-    printed = capsys.readouterr().out
-    csv = example.unpack(tmp_path)
+    made = flights.unpack(tmp_path / "csv")
+    assert made.rows == 336_776
+    assert made.bytes == sum(file.stat().st_size for file in (tmp_path / "csv").iterdir())
+    flights.made_up(tmp_path / "csv").write_parquet(tmp_path / "out", engine="serial", progress=False)
     found = ws.read_parquet(tmp_path / "out").to_pandas(engine="serial")
 
-    plain = pd.read_csv(csv, usecols=list(example.COLUMNS))[list(example.COLUMNS)].dropna()
+    frames = [pd.read_csv(file, usecols=list(flights.COLUMNS)) for file in sorted((tmp_path / "csv").iterdir())]
+    plain = pd.concat(frames)[list(flights.COLUMNS)].dropna()
     monday = pd.Timestamp("2012-12-31")
     plain["weekday"] = (pd.to_datetime(plain[["year", "month", "day"]]) - monday).dt.days % 7
     plain["hour"] = plain.sched_dep_time // 100 + plain.sched_dep_time % 100 / 60
@@ -56,5 +59,19 @@ def test_every_row_is_that_of_plain_pandas(
             assert np.allclose(left, right, rtol=0, atol=1e-15), name
         else:
             assert (left == right).all(), name
-    for line in ("stage 0 ReadCSV .* 336,776 rows", r"stage 2 MapBatches\(flew\) .* 327,346 rows", "made up by late"):
+
+    count, best = flights.airlines(tmp_path / "out")
+    assert count == len(plain)
+    grouped = plain.groupby("carrier")["gain"].agg(["count", "median"])
+    grouped = grouped[grouped["count"] >= 1000].sort_values(["median", "count"], ascending=False)
+    assert [(line.flights, line.minutes) for line in best] == [tuple(row) for row in grouped[:5].to_numpy()]
+
+    example.main(tmp_path / "example", engine="serial", progress=False)
+    printed = capsys.readouterr().out
+    short = ws.read_parquet(tmp_path / "example").to_pandas(engine="serial")
+    # One file of the year, in its order, which is not by month.
+    assert sorted(zip(short.carrier, short.late, short.gain, strict=True)) == sorted(
+        zip(plain.carrier, plain.dep_delay, plain.gain, strict=True)
+    )
+    for line in ("stage 0 ReadCSV .* 336,776 rows", "Minutes made up by late"):
         assert re.search(line, printed), printed

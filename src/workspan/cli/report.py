@@ -235,10 +235,11 @@ def _write_html(found: Found, to: Path) -> str:
     from workspan.views.format import size
     from workspan.views.html.page import write_page
 
-    return f"page, {size(write_page(found.report, to, extras=_extras(found)))}:"
+    return f"page, {size(write_page(found.report, to, extras=find_extras(found)))}:"
 
 
-def _extras(found: Found) -> dict[str, Extra]:
+def find_extras(found: Found) -> dict[str, Extra]:
+    """Return what is known of each task beside its report."""
     from workspan.cli.report_rows import dataset_extra
     from workspan.report.page import Extra
 
@@ -278,7 +279,7 @@ def _write_parquet(found: Found, to: Path) -> str:
 
 
 def _sources(found: Found) -> dict[str, BlockSource]:
-    return {task_id: extra.source for task_id, extra in _extras(found).items() if extra.source is not None}
+    return {task_id: extra.source for task_id, extra in find_extras(found).items() if extra.source is not None}
 
 
 _WRITERS: dict[str, Callable[[Found, Path], str]] = {

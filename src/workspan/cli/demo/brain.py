@@ -5,8 +5,12 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workspan.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _NEEDED = {"nilearn": "nilearn", "scipy": "scipy", "skimage": "scikit-image", "PIL": "pillow"}
 """Name to import -> name to install, of what the demo needs beyond the base installation."""
@@ -36,14 +40,7 @@ def find_brain() -> BrainFiles:
     MissingExtraError
         A package of the extra ``demo`` is not installed, or nilearn no longer ships the files.
     """
-    missing = [package for name, package in _NEEDED.items() if _spec(name) is None]
-    if missing:
-        raise MissingExtraError(
-            f"workspan demo needs {', '.join(missing)}, which the extra 'demo' brings: pip install 'workspan[demo]'"
-        )
-    origin = _spec("nilearn")
-    assert origin is not None  # just looked up
-    folder = Path(origin).parent / "datasets" / "data"
+    folder = package_folder(_NEEDED, "nilearn") / "datasets" / "data"
     files = BrainFiles(*(folder / _FILE.format(kind) for kind in ("t1", "gm", "wm")))
     for file in (files.t1, files.grey, files.white):
         if not file.is_file():
@@ -52,6 +49,31 @@ def find_brain() -> BrainFiles:
                 "pip install --upgrade 'workspan[demo]'"
             )
     return files
+
+
+def package_folder(needed: Mapping[str, str], name: str) -> Path:
+    """Return the folder of the package *name*.
+
+    Parameters
+    ----------
+    needed
+        Name to import -> name to install, of all that has to be there.
+    name
+        One of the former.
+
+    Raises
+    ------
+    MissingExtraError
+        One of them is not installed.
+    """
+    missing = [package for name, package in needed.items() if _spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"workspan demo needs {', '.join(missing)}, which the extra 'demo' brings: pip install 'workspan[demo]'"
+        )
+    origin = _spec(name)
+    assert origin is not None  # just looked up
+    return Path(origin).parent
 
 
 def _spec(name: str) -> str | None:

@@ -112,7 +112,7 @@ def cost_of(report: RunReport) -> Cost | None:
 def as_lines(result: Result) -> list[str]:
     """Write *result* for people."""
     low, high = result.thresholds
-    lines = [f"  thresholds    CSF <= {low:g} < grey matter <= {high:g} < white matter   (3-class multi-Otsu, T1 > 0)"]
+    lines = [f"  thresholds    CSF <= {low:g} < grey matter <= {high:g} < white matter  (multi-Otsu)"]
     lines.append(f"  {CLASSES[1]:<12}  {result.millilitres[1]:>8,.1f} ml")
     for label, shipped, overlap in zip((GREY, WHITE), result.shipped_millilitres, result.dice, strict=True):
         lines.append(

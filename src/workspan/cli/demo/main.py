@@ -1,57 +1,22 @@
-"""``workspan demo``, put together."""
+"""``workspan demo``, put together: three acts in one folder, and a page at the end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
-
-import workspan as ws
 from workspan.cli import Terminated, exits
+from workspan.cli.demo import act_brain
 from workspan.cli.demo import folder as folders
-from workspan.cli.demo.brain import find_brain
-from workspan.cli.demo.nifti import read_nifti
-from workspan.cli.demo.pipeline import TASKS, build
-from workspan.cli.terminal import complain, say
-from workspan.errors import ConfigurationError, LayoutMismatchError, StoreFullError, WorkspanError
+from workspan.cli.demo.stage import ACTS, Options, Stage
+from workspan.cli.terminal import complain
+from workspan.views.format import duration, titled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from workspan.cli.demo.folder import Folder, Marker, Result
+    from workspan.cli.demo.folder import Folder
     from workspan.cli.demo.nifti import Volume
-    from workspan.report.task import RunReport
 
-SIGMA = 1.0
-SMALLEST_BLOCK = 8
-"""Edge in voxels; smaller blocks make tens of thousands of files of some bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What was asked for on the command line."""
-
-    out: Path
-    workers: int
-    block: int
-    engine: Literal["processes", "serial"]
-    fresh: bool
-    quiet: bool
-
-    def check(self) -> None:
-        """Refuse numbers that cannot work.
-
-        Raises
-        ------
-        ConfigurationError
-            A number is too small.
-        """
-        if self.workers < 1:
-            raise ConfigurationError(f"--workers {self.workers} is too small: use 1 or more")
-        if self.block < SMALLEST_BLOCK:
-            raise ConfigurationError(f"--block {self.block} is too small: use {SMALLEST_BLOCK} or more voxels")
+__all__ = ["Options", "run"]
 
 
 def run(options: Options) -> int:
@@ -64,156 +29,95 @@ def run(options: Options) -> int:
     """
     began = perf_counter()
     options.check()
-    tell = _nothing if options.quiet else say
     with folders.opened(options.out) as folder:
-        marker, source = _prepared(folder, options)
-        ready = perf_counter()
-        tell(_opening(folder, marker, options))
-        tell(f"  input  {source}, {ready - began:.1f} s")
-        report = _run_blocks(folder, marker, options)
-        ended = perf_counter()
-        done = sum(task.blocks.skipped for task in report.tasks.values())
-        count = sum(task.blocks.count for task in report.tasks.values())
-        if not report:
-            complain("workspan: the run is not complete; the same command goes on with what is missing")
+        stage = Stage(folder, options)
+        with stage.preparing():
+            volume = _prepare(folder, options)
+        try:
+            return _play_all(stage, volume, began)
+        except (KeyboardInterrupt, SystemExit, Terminated):
+            complain("workspan: interrupted; the same command goes on with what is missing")
+            raise
+
+
+def _play_all(stage: Stage, volume: Volume | None, began: float) -> int:
+    spent = []
+    for act in ACTS:
+        if act not in stage.options.acts:
+            continue
+        if act == "forecast" and stage.options.engine == "serial":
+            stage.title(act)
+            stage.tell("  Left out: it is of worker processes, and --engine serial has none.")
+            continue
+        at = perf_counter()
+        if not _play(act, stage, volume):
             return exits.INCOMPLETE
-        result, fresh_result = _result(folder, marker)
-        for line in _closing(folder, report, result, done=done, count=count):
-            tell(line)
-        now = perf_counter()
-        parts = f"input {ready - began:.1f} s, blocks {ended - ready:.1f} s"
-        if fresh_result:
-            parts += f", evaluation and picture {now - ended:.1f} s"
-        tell(f"  {now - began:.1f} s in all: {parts}")
+        spent.append(f"{act} {duration(perf_counter() - at)}")
+    _end(stage, spent, began)
     return exits.DONE
 
 
-def _prepared(folder: Folder, options: Options) -> tuple[Marker, str]:
-    """Marker of a folder whose input is there, and in words where the input came from."""
-    try:
-        return _prepare(folder, options)
-    except WorkspanError:
-        raise
-    except OSError as error:
-        if exits.is_full(error):
-            raise StoreFullError(
-                f"no space is left for the input in {str(folder.path)!r}: make some, or use another --out; nothing "
-                "half-written was left there"
-            ) from error
-        raise ConfigurationError(f"{str(folder.path)!r} cannot be prepared: {error}") from error
-
-
-def _prepare(folder: Folder, options: Options) -> tuple[Marker, str]:
-    # Everything that may be refused comes before the first file is written or deleted.
+def _prepare(folder: Folder, options: Options) -> Volume | None:
+    """Refuse what may be refused before the first file is written or deleted; return the brain if it was loaded."""
+    state = None
     if options.fresh:
         folder.made_here()
-        volume = _brain()
+    else:
+        state = folder.state()
+        if state is not None and state.deleting:
+            folder.clear()  # somebody asked for it, and it was interrupted
+            state = None
+    if {"brain", "forecast"} & set(options.acts) and not options.fresh:
+        act_brain.check(folder, options)
+    if options.acts == ("forecast",):
+        from workspan.cli.demo import act_forecast
+
+        act_forecast.check(folder, options)
+    volume = None
+    if "brain" in options.acts and (state is None or state.brain is None or state.brain.input_bytes is None):
+        volume = act_brain.load()
+    if "flights" in options.acts and (state is None or state.flights is None or not state.flights.bytes):
+        from workspan.cli.demo.flights import find_flights
+
+        find_flights()
+    if options.fresh:
         folder.clear()
-        return _create(folder, volume, options)
-    marker = folder.marker()
-    if marker is not None and marker.deleting:
-        folder.clear()  # somebody asked for it, and it was interrupted
-        marker = None
-    if marker is None or marker.input_bytes is None:  # nothing there, or ended before anything could run on it
-        return _create(folder, _brain(), options)
-    if (marker.block, marker.sigma) != (options.block, SIGMA):
-        raise LayoutMismatchError(
-            f"{str(folder.path)!r} holds a demo with --block {marker.block}, and --block {options.block} was asked "
-            f"for: use --block {marker.block}, another --out, or --fresh to delete what is there"
-        )
-    folder.check_input(marker)
-    return marker, "brain.zarr is there from before"
-
-
-def _brain() -> Volume:
-    files = find_brain()
-    volume = read_nifti(files.t1)
-    if volume.data.dtype != "uint8":
-        raise ConfigurationError(f"{str(files.t1)!r} has voxels of type {volume.data.dtype}, and uint8 is expected")
     return volume
 
 
-def _create(folder: Folder, volume: Volume, options: Options) -> tuple[Marker, str]:
-    marker = folder.create(volume, block=options.block, sigma=SIGMA)
-    z, y, x = (f"{size:g}" for size in volume.spacing)
-    return marker, f"brain.zarr written, {' x '.join(map(str, marker.shape))} voxels of {z} x {y} x {x} mm (z, y, x)"
+def _play(act: str, stage: Stage, volume: Volume | None) -> bool:
+    if act == "brain":
+        return act_brain.play(stage, volume)
+    if act == "flights":
+        from workspan.cli.demo import act_flights
+
+        return act_flights.play(stage)
+    from workspan.cli.demo import act_forecast
+
+    return act_forecast.play(stage)
 
 
-def _run_blocks(folder: Folder, marker: Marker, options: Options) -> RunReport:
-    pipeline = build(folder.brain(marker), folder.tracking, workers=options.workers)
-    before = ws.logging.get_log_basedir()
-    ws.logging.set_log_basedir(folder.logs)
-    try:
-        report: RunReport = ws.run_blockwise(
-            pipeline,
-            engine=options.engine,
-            progress=not options.quiet,
-            summary=not options.quiet,
-            return_report=True,
-        )
-    except (KeyboardInterrupt, SystemExit, Terminated):
-        complain("workspan: interrupted; the same command goes on with what is missing")
-        raise
-    finally:
-        ws.logging.set_log_basedir(before)
-    return report
-
-
-def _result(folder: Folder, marker: Marker) -> tuple[Result, bool]:
-    """Return what came out, and whether it had to be computed."""
-    written_ns = folder.newest_output(marker)
-    kept = marker.result
-    if kept is not None and kept.written_ns == written_ns and folder.picture.is_file():
-        return kept, False
-    from workspan.cli.demo.evaluate import evaluate
-
-    result = evaluate(folder, marker, find_brain(), written_ns=written_ns)
-    folder.write_marker(msgspec.structs.replace(marker, result=result))
-    return result, True
-
-
-def _opening(folder: Folder, marker: Marker, options: Options) -> str:
+def _end(stage: Stage, spent: list[str], began: float) -> None:
+    """Write the page, and say where everything is."""
     from workspan.cli.demo.evaluate import shown
+    from workspan.cli.demo.page import write
 
-    who = f"{options.workers} worker processes" if options.engine == "processes" else "this process"
-    if options.engine == "processes" and options.workers == 1:
-        who = "1 worker process"
-    return (
-        f"Workspan demo: the MNI ICBM152 brain in blocks of {marker.block}, {len(TASKS)} tasks, {who}, "
-        f"in {shown(folder.path)}"
-    )
-
-
-def _closing(folder: Folder, report: RunReport, result: Result, *, done: int, count: int) -> list[str]:
-    from workspan.cli.demo.evaluate import as_lines, cost_of, shown
-
-    lines = ["", "Result", "------", *as_lines(result), "", "Where it is", "-----------"]
-    lines += [
-        f"  arrays        {shown(folder.store)}   (OME-Zarr 0.5)",
-        f"  tracking      {shown(folder.tracking)}/<task>, with runs.jsonl",
-        f"  worker logs   {shown(folder.logs)}",
-        f"  picture       {shown(folder.picture)}",
-        "",
-        "Time",
-        "----",
+    folder = stage.folder
+    at = perf_counter()
+    with stage.preparing():
+        write(folder)
+    spent.append(f"report {duration(perf_counter() - at)}")
+    places = [
+        (folder.page, "the report: open it in a browser"),
+        (folder.picture, "the brain, and beside it its classes"),
+        (folder.store, "the brain as OME-Zarr 0.5"),
+        (folder.late, "the flights as Parquet"),
+        (folder.tracking, "what is done, and what each block cost"),
+        (folder.logs, "what the workers said"),
+        (folder.second.path, "the second run, with the same names"),
     ]
-    if done == count:
-        lines.append(f"  Nothing to do: all {count:,} blocks were done before. --fresh starts anew.")
-    elif done:
-        lines.append(f"  {done:,} of {count:,} blocks were done before and were skipped.")
-    cost = cost_of(report)
-    if cost is not None:
-        spent = f"importing libraries ({cost.imports:.1f} s)"
-        whose = "block"
-        if cost.startup:
-            whose = "worker"
-            spent = f"starting interpreters ({cost.startup:.1f} s) and {spent}"
-        lines += [
-            f"  {100 * cost.share:.0f} % of {cost.total:.1f} s of {whose} time went to {spent}.",
-            "  On a volume this small the demo shows what a run costs; it says nothing about speed-up.",
-        ]
-    return lines
-
-
-def _nothing(text: str = "") -> None:
-    """Say nothing."""
+    stage.tell("\n" + "\n".join(titled("Where it is", [])))
+    stage.tell_table([[shown(path), what] for path, what in places if path.exists()])
+    stage.tell("")
+    stage.tell(f"  workspan report {shown(folder.path)}    shows every figure of the first run")
+    stage.tell(f"  {duration(perf_counter() - began)} in all: {', '.join(spent)}")
