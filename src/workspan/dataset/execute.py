@@ -35,7 +35,7 @@ from workspan.dataset.results import Place, drop_result, read_record
 from workspan.dataset.runs import Enough, OperatorRun
 from workspan.dataset.sinks import write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
-from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
+from workspan.dataset.task import HOLD, INTERRUPTED, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
@@ -131,7 +131,7 @@ class Execution:
         tracking = options.tracking_path
         self.tracking = None if tracking is None else Path(tracking).absolute()
         self.place = Place(None if self.tracking is None else self.tracking / "blocks")
-        for name in (HOLD, STOP):
+        for name in (HOLD, STOP, INTERRUPTED):
             (self.place.path / name).unlink(missing_ok=True)
         choose_engine(options.engine, True)  # a name that is not known is refused before anything is touched
         op = plan.operators[-1].ops[-1]
@@ -304,6 +304,7 @@ class Execution:
 
         def begin(session: Session) -> None:
             session.record.listener = listen
+            session.on_stopping = (self.place.path / INTERRUPTED).touch
             for number, run in enumerate(runs):
                 run.results_waiting = partial(pace.waiting, number)
                 run.state = session.states[tasks[number].task_id]
@@ -329,7 +330,8 @@ class Execution:
         finally:
             pace.close()
             if segment.limit is not None:
-                (self.place.path / STOP).unlink(missing_ok=True)
+                for name in (STOP, INTERRUPTED):
+                    (self.place.path / name).unlink(missing_ok=True)
             for run in runs:
                 run.report = sessions[0].report if sessions else None
         if segment.limit is None or not enough.is_reached:

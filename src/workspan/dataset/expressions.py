@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from workspan.dataset.blocks import guess, is_guess, no_rows
-from workspan.dataset.columns import array_of
+from workspan.dataset.columns import column_of
 from workspan.dataset.formats import told_names
 from workspan.errors import DataError
 
@@ -29,7 +29,9 @@ def constant(value: Any) -> Any:
     """Return one value as an expression, without pandas where Arrow would import it."""
     import pyarrow.compute as pc
 
-    return pc.scalar(value if isinstance(value, pa.Scalar) else array_of([value])[0])
+    if type(value) in (bool, int, float, str, bytes):
+        value = column_of("value", [value], "with_column")[0]
+    return pc.scalar(value)
 
 
 def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:
