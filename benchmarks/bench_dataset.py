@@ -207,7 +207,7 @@ data = ws.read_parquet(sys.argv[1]).map_batches(length).map_batches(weight)
     "ray": """
 import logging, sys; sys.path[:0] = sys.argv[2:]
 import ray
-ray.init(num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+ray.init("local", num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
 from dataset_functions import length, weight
 data = ray.data.read_parquet(sys.argv[1]).map_batches(length, batch_size=None).map_batches(weight, batch_size=None)
 """,
@@ -245,7 +245,7 @@ def beside_ray(ray: ModuleType, job: Job, items: int, rounds: int) -> list[Row]:
         target=0.1,
     )
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *(path for path in sys.path if path)])
-    ray.init(num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    ray.init("local", num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     try:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         importlib.import_module("ray.data").DataContext.get_current().enable_progress_bars = False
