@@ -66,7 +66,7 @@ def paced(folder: Path, blocks: int = 4) -> tuple[Paced, Recorder, Inputs]:
 
 
 def test_workers_start_before_anything_is_written(tmp_path: Path) -> None:
-    """Workers load their libraries while inputs are written, one between two polls, none of which waits (M97)."""
+    """Workers load their libraries while inputs are written, one between two polls, none of which waits (M59)."""
     engine, recorder, inputs = paced(tmp_path)
     engine.start_worker(0, 0)
     engine.poll(5.0)
@@ -79,7 +79,7 @@ def test_workers_start_before_anything_is_written(tmp_path: Path) -> None:
 
 
 def test_a_task_is_sent_when_all_that_it_reads_is_there(tmp_path: Path) -> None:
-    """A worker that asks before its inputs are written gets the task with them, and no others are written (M92)."""
+    """A worker that asks before its inputs are written gets the task with them, and no others are written (M105)."""
     engine, recorder, _ = paced(tmp_path)
     engine.start_worker(0, 0)
     recorder.events = [object()]
@@ -94,7 +94,7 @@ def test_a_task_is_sent_when_all_that_it_reads_is_there(tmp_path: Path) -> None:
 
 
 def test_a_run_that_ends_writes_nothing_more(tmp_path: Path) -> None:
-    """After Ctrl-C nothing is written ahead (E22)."""
+    """After Ctrl-C nothing is written ahead (B71)."""
     engine, recorder, inputs = paced(tmp_path)
     engine.start_worker(0, 0)
     engine.stop_worker(0)
@@ -105,7 +105,7 @@ def test_a_run_that_ends_writes_nothing_more(tmp_path: Path) -> None:
 
 
 def test_only_memory_is_written_and_what_is_there_is_used_again(tmp_path: Path) -> None:
-    """A resumed run finds the inputs that the run before has written whole, and no half of one (B30)."""
+    """A resumed run finds the inputs that the run before has written whole, and no half of one (M63)."""
     inputs = Inputs(tmp_path)
     numbers = RangePiece("rows 0 to 3", 3, 0, 3)
     assert inputs.promise("0", numbers) is numbers
@@ -121,7 +121,7 @@ def test_only_memory_is_written_and_what_is_there_is_used_again(tmp_path: Path) 
 
 
 def test_a_full_disk_ends_the_run_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An input that cannot be written ends the run with what was written, where, and a remedy (A25)."""
+    """An input that cannot be written ends the run with what was written, where, and a remedy (M67)."""
 
     def full(*args: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -327,9 +327,7 @@ def test_sections_of_a_function_are_parts_of_its_step(timing: Any) -> None:
         assert step.total_seconds is not None
         assert 0 < sum(part.total_seconds for part in step.sections) <= step.total_seconds + 1e-6
     text = data.stats()
-    told = (
-        r"\n    stage 1 MapBatches\(parts\) .*\n      fetch .* total +\d+ % of body +4 calls\n      decode "
-    )
+    told = r"\n    stage 1 MapBatches\(parts\) .*\n      fetch .* total +\d+ % of body +4 calls\n      decode "
     assert re.search(told, text)
     assert DatasetSummary.from_json(summary.to_json()) == summary
 
