@@ -8,6 +8,7 @@ are left out.
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib
 import logging
 import os
@@ -25,11 +26,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from dataset_functions import length, scaled, shifted, wanted, weight
 from harness import HERE, Row, compare, save
 
 import workspan as ws
-
-Batch = dict[str, np.ndarray[Any, Any]]
 
 
 def make(folder: Path, rows: int, files: int) -> None:
@@ -39,16 +39,6 @@ def make(folder: Path, rows: int, files: int) -> None:
     for number in range(files):
         columns = {name: rng.normal(size=each) for name in "abd"}
         pq.write_table(pa.table({**columns, "c": rng.integers(0, 1000, each)}), folder / f"{number:03d}.parquet")
-
-
-def length(batch: Batch) -> Batch:
-    """First function of the job."""
-    return {**batch, "e": np.sqrt(batch["a"] ** 2 + batch["b"] ** 2) + np.sin(batch["d"])}
-
-
-def weight(batch: Batch) -> Batch:
-    """Second function of the job."""
-    return {**batch, "f": np.exp(-batch["e"]) * batch["c"] + np.log1p(np.abs(batch["e"]))}
 
 
 def one_file(source: str, target: str) -> int:
@@ -185,21 +175,6 @@ def beside_dask(job: Job, rounds: int) -> list[Row]:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def scaled(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with a number in it."""
-    return {"id": row["id"], "x": row["id"] * 2.5}
-
-
-def wanted(row: dict[str, Any]) -> bool:
-    """Keep two rows of three."""
-    return bool(row["id"] % 3)
-
-
-def shifted(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with another number in it."""
-    return {"id": row["id"], "y": row["x"] + 1}
-
-
 def our_rows(rows: int, timing: str, **how: Any) -> float:
     """Return the milliseconds that rows take through three functions."""
     data = ws.range(rows, blocks=16).map(scaled).filter(wanted).map(shifted).options(timing=timing)
@@ -226,20 +201,21 @@ FIRST = {
     "ours": """
 import sys; sys.path[:0] = sys.argv[2:]
 import workspan as ws
-from bench_dataset import length, weight
+from dataset_functions import length, weight
 data = ws.read_parquet(sys.argv[1]).map_batches(length).map_batches(weight)
 """,
     "ray": """
 import logging, sys; sys.path[:0] = sys.argv[2:]
 import ray
-ray.init(num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-from bench_dataset import length, weight
+ray.init("local", num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+from dataset_functions import length, weight
 data = ray.data.read_parquet(sys.argv[1]).map_batches(length, batch_size=None).map_batches(weight, batch_size=None)
 """,
 }
 CLOCK = "import time; begin = time.perf_counter()"
 REST = """
-assert len(next(iter(data.iter_batches(batch_size=None{how})))['f'])
+batches = iter(data.iter_batches(batch_size=None{how}))  # kept, so that the rest of the run is not waited for
+assert len(next(batches)['f'])
 print((time.perf_counter() - begin) * 1e3)
 """
 
@@ -269,7 +245,7 @@ def beside_ray(ray: ModuleType, job: Job, items: int, rounds: int) -> list[Row]:
         target=0.1,
     )
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *(path for path in sys.path if path)])
-    ray.init(num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    ray.init("local", num_cpus=2, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     try:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         importlib.import_module("ray.data").DataContext.get_current().enable_progress_bars = False
@@ -322,6 +298,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["loop", "rows", "dask", "ray"], help="parts to measure")
     parser.add_argument("--out", type=Path, help="folder of the results, instead of the one beside this file")
     arguments = parser.parse_args()
+    # As installers do, or each new worker would, where the environment says that it must not keep what it made of it.
+    compileall.compile_dir(str(Path(ws.__file__).parent), quiet=1)
+    compileall.compile_dir(str(HERE), maxlevels=0, quiet=1)
     items, rounds, out = arguments.items, arguments.rounds, arguments.out
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import pickle
+import signal
 import threading
 import time
 from pathlib import Path
@@ -201,6 +202,33 @@ def test_a_transient_error_is_tried_again(pauses: list[float]) -> None:
     assert summary.operators[0].attempts == 5
     assert summary.operators[0].failed_seconds > 0
     assert pauses == [2.0, 4.0]
+
+
+def test_a_wait_before_another_attempt_can_be_interrupted(tmp_path: Path) -> None:
+    """After Ctrl-C no worker waits on to try again, which may take half a minute, nor until it is killed (M62)."""
+    failed = tmp_path / "failed"
+
+    def fails(batch: Any) -> Any:
+        failed.touch()
+        raise OSError("transient fault 17")
+
+    def interrupt() -> None:
+        while not failed.exists():
+            ended.wait(0.01)
+        begins.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    begins: list[float] = []
+    ended = threading.Event()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ws.from_arrow(tables(2)).map_batches(fails, retries=9).to_arrow(max_workers=1, progress=False)
+        assert time.monotonic() - begins[0] < 3.0  # of the 5 s in which workers may finish what they hold
+    finally:
+        failed.touch()
+        thread.join()
 
 
 def test_exhausted_retries_raise_the_original(pauses: list[float]) -> None:

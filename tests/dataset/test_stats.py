@@ -290,6 +290,71 @@ def test_percentiles_are_those_of_the_samples() -> None:
     assert Figure.of([]) is None
 
 
+def parts(batch: Any) -> Any:
+    """Fetch and decode, in two sections of which one lies within the other."""
+    with ws.section("fetch"), ws.section("decode"):
+        return {"id": np.sort(batch["id"])}
+
+
+def part_of_row(row: Any) -> Any:
+    """Have a section of a name that is also that of another function's."""
+    with ws.section("fetch"):
+        return row
+
+
+@pytest.mark.parametrize("timing", ["phases", "total"])
+def test_sections_of_a_function_are_parts_of_its_step(timing: Any) -> None:
+    """A function names parts of its body, which are told below its stage, also where two have one name (M104)."""
+    data = ws.range(12, blocks=2).map_batches(parts, batch_size=3).map(part_of_row).map_batches(parts)
+    data = data.options(timing=timing)
+    data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    steps = summary.operators[0].steps
+    found = {number: {part.name: part.calls for part in step.sections} for number, step in enumerate(steps)}
+    if timing == "total":
+        assert found == {0: {"fetch": 20, "decode": 8}}
+        return
+    bodies = [number for number, step in enumerate(steps) if step.user and step.phase == "body"]
+    assert [found.pop(number) for number in bodies] == [
+        {"fetch": 4, "decode": 4},
+        {"fetch": 12},
+        {"fetch": 4, "decode": 4},
+    ]
+    assert not any(found.values())
+    for number in bodies:
+        step = steps[number]
+        assert step.total_seconds is not None
+        assert 0 < sum(part.total_seconds for part in step.sections) <= step.total_seconds + 1e-6
+    text = data.stats()
+    told = r"\n    stage 1 MapBatches\(parts\) .*\n      fetch .* total +\d+ % of body +4 calls\n      decode "
+    assert re.search(told, text)
+    assert DatasetSummary.from_json(summary.to_json()) == summary
+
+
+def test_sections_of_an_attempt_that_failed_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was tried again tells the sections of the attempt that came through (M66, M104)."""
+    from workspan.dataset import retry
+
+    monkeypatch.setattr(retry.random, "uniform", lambda low, high: 0.0)
+    calls = []
+
+    def flaky(batch: Any) -> Any:
+        with ws.section("decode"):
+            calls.append(1)
+        if len(calls) == 1:
+            with ws.section("rare"):
+                raise OSError("once")
+        return batch
+
+    data = ws.range(4, blocks=1).map_batches(flaky, batch_size=2, retries=1)
+    data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    told = [(part.name, part.calls) for step in summary.operators[0].steps for part in step.sections]
+    assert (len(calls), told) == (3, [("decode", 2)])
+
+
 def test_partial_sums_merge_in_any_order(hand_made: Any) -> None:
     """Every record by itself, put together forwards and backwards, is what one pass over all gives (M89)."""
     (run,), records = hand_made

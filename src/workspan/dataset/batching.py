@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from workspan.arguments import at_least
 from workspan.dataset.blocks import concat, no_rows
@@ -130,8 +131,7 @@ def _cut(box: list[pa.Table], start: int, size: int, last: bool) -> pa.Table:
     return (box.pop() if last else box[0]).slice(start, size)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """How large the blocks are that leave an operator."""
 
     by: Literal["bytes", "rows", "off"] = "bytes"

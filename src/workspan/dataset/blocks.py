@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +105,8 @@ def clash(tables: Iterable[pa.Table]) -> str:
 
 def digest(table: pa.Table) -> bytes:
     """Return a fingerprint of the rows: equal ones have the same, however they are cut."""
+    from hashlib import blake2b
+
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())

@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from workspan.arguments import at_least
 from workspan.dataset import sinks
 from workspan.dataset.batching import checked_size, row_chunks
 from workspan.dataset.blocks import certain, concat, first_rows, is_guess, rows_of
 from workspan.dataset.execute import Execution
+from workspan.dataset.expressions import constant, is_expression
 from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
 from workspan.dataset.plan import Options, make_plan
@@ -96,7 +96,7 @@ class Dataset:
         condition
             An expression of columns (``ws.col("x") > 1``), which Arrow evaluates, or a function of a row.
         """
-        if isinstance(condition, pc.Expression):
+        if is_expression(condition):
             return self._with(Filter(condition, compute=compute_of(dict(compute), "filter")))
         user, asked = function_of(condition, "filter", compute)
         return self._with(FilterRows(user, compute=asked))
@@ -153,8 +153,8 @@ class Dataset:
     def with_column(self, name: str, expression: Any) -> Dataset:
         """Add a column, or replace it, by an expression of the others (``ws.col("a") + 1``) or one value for all."""
         column_names([name], "with_column")
-        if not isinstance(expression, pc.Expression):
-            expression = pc.scalar(expression)
+        if not is_expression(expression):
+            expression = constant(expression)
         return self._with(Project("WithColumn", (name,), expression=expression))
 
     def limit(self, rows: int) -> Dataset:

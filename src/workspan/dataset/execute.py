@@ -25,6 +25,7 @@ from workspan.dataset.blocks import clash, is_guess, no_rows
 from workspan.dataset.failures import map_error
 from workspan.dataset.figures import Tally
 from workspan.dataset.forecast import BundleRows, operator_mark, rows_of_bundles, task_id_of
+from workspan.dataset.inputs import Inputs
 from workspan.dataset.manifest import Manifest, open_plan
 from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.pace import Pace, Paced
@@ -32,9 +33,9 @@ from workspan.dataset.plan import bundled
 from workspan.dataset.record import pack
 from workspan.dataset.results import Place, drop_result, read_record
 from workspan.dataset.runs import Enough, OperatorRun
-from workspan.dataset.sinks import disk, write_empty
+from workspan.dataset.sinks import write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
-from workspan.dataset.task import HOLD, STOP, MapTask, replace_file, result_pieces
+from workspan.dataset.task import HOLD, INTERRUPTED, STOP, MapTask, replace_file, result_pieces
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
@@ -130,7 +131,7 @@ class Execution:
         tracking = options.tracking_path
         self.tracking = None if tracking is None else Path(tracking).absolute()
         self.place = Place(None if self.tracking is None else self.tracking / "blocks")
-        for name in (HOLD, STOP):
+        for name in (HOLD, STOP, INTERRUPTED):
             (self.place.path / name).unlink(missing_ok=True)
         choose_engine(options.engine, True)  # a name that is not known is refused before anything is touched
         op = plan.operators[-1].ops[-1]
@@ -145,6 +146,7 @@ class Execution:
         self._errored: dict[tuple[int, int], int] = {}
         self._refused: DataError | None = None
         self._reading = Lock()
+        self.inputs = Inputs(self.place.path / "input")
         self.scheduling = Tally()
         """What was done between two waits for something to happen, in seconds."""
         self.began_at: float | None = None
@@ -235,27 +237,14 @@ class Execution:
     def _first_bundles(self) -> list[tuple[Piece, ...]]:
         pieces: tuple[Piece, ...] = self.plan.source.pieces
         if self._has_workers():
-            pieces = tuple(map(self._sent, range(len(pieces)), pieces))
-        return bundled(pieces, self.plan.operators[0].batch_rows)
+            pieces = tuple(self.inputs.promise(str(number), piece) for number, piece in enumerate(pieces))
+        bundles = bundled(pieces, self.plan.operators[0].batch_rows)
+        self.inputs.are_of(bundles)
+        return bundles
 
     def _has_workers(self) -> bool:
         engine = self.options.engine
         return engine != "serial" if isinstance(engine, str) or engine is None else bool(engine.has_workers)
-
-    def _sent(self, number: int, piece: Piece) -> Piece:
-        """Put what is in the memory of this process where workers can map it."""
-        if not isinstance(piece, MemoryPiece):
-            return piece
-        path = self.place.folder("input") / f"{number}.arrow"
-        if not path.exists():
-            part = path.with_suffix(".part")
-            with (
-                disk(f"{piece.label} was put into {path.parent} for the workers", "set TMPDIR to one on another disk"),
-                pa.ipc.new_file(str(part), piece.table.schema) as writer,
-            ):
-                writer.write_table(piece.table)
-            os.replace(part, path)
-        return ArrowPiece(piece.label, piece.rows, str(path))
 
     def _prepare(
         self, segment: Segment, bundles: list[tuple[Piece, ...]], mode: Mode, rows: int | None
@@ -315,6 +304,7 @@ class Execution:
 
         def begin(session: Session) -> None:
             session.record.listener = listen
+            session.on_stopping = (self.place.path / INTERRUPTED).touch
             for number, run in enumerate(runs):
                 run.results_waiting = partial(pace.waiting, number)
                 run.state = session.states[tasks[number].task_id]
@@ -325,7 +315,7 @@ class Execution:
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)
         assert engine is not None
-        paced = Paced(engine, pace, self.scheduling)
+        paced = Paced(engine, pace, self.scheduling, self.inputs)
         try:
             execute(
                 pipeline,
@@ -340,7 +330,8 @@ class Execution:
         finally:
             pace.close()
             if segment.limit is not None:
-                (self.place.path / STOP).unlink(missing_ok=True)
+                for name in (STOP, INTERRUPTED):
+                    (self.place.path / name).unlink(missing_ok=True)
             for run in runs:
                 run.report = sessions[0].report if sessions else None
         if segment.limit is None or not enough.is_reached:
@@ -443,8 +434,9 @@ class Execution:
         if not bundles:
             empty = pa.table({}) if schema is None else no_rows(schema)
             none: Piece = MemoryPiece("no rows", 0, empty)
-            none = self._sent(0, none) if self._has_workers() else none
+            none = self.inputs.promise(f"after-{run.operator.number}", none) if self._has_workers() else none
             bundles.append((none,))
+        self.inputs.are_of(bundles)
         return bundles
 
 

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from workspan.dataset.blocks import guess, is_guess, no_rows
+from workspan.dataset.columns import column_of
 from workspan.dataset.formats import told_names
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
     from workspan.dataset.ops import Filter, Project
 
-__all__ = ["filtered", "nodes", "projected"]
+__all__ = ["constant", "filtered", "is_expression", "nodes", "projected"]
+
+
+def is_expression(value: Any) -> bool:
+    """Whether a value is an expression of Arrow: there is none before its library was imported, which takes long."""
+    library = sys.modules.get("pyarrow._compute")
+    return library is not None and isinstance(value, library.Expression)
+
+
+def constant(value: Any) -> Any:
+    """Return one value as an expression, without pandas where Arrow would import it."""
+    import pyarrow.compute as pc
+
+    if type(value) in (bool, int, float, str, bytes):
+        value = column_of("value", [value], "with_column")[0]
+    return pc.scalar(value)
 
 
 def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +30,7 @@ BatchSize = int | Literal["auto"] | None
 BatchFormat = Literal["numpy", "default", "pandas", "pyarrow"] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(Struct, frozen=True):
     """What an operator asks of the workers that run it."""
 
     concurrency: int | None = None
@@ -48,16 +47,15 @@ class Compute:
     """Bytes of the blocks that leave it, or what it is fused with; ``None``: as the dataset says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Op(ABC):
+class Op(Struct, frozen=True, kw_only=True):
     """One logical operator."""
 
-    compute: Compute = field(default_factory=Compute, kw_only=True)
+    compute: Compute = field(default_factory=Compute)
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """What it is called in plans and reports."""
+        raise NotImplementedError
 
     @property
     def function(self) -> UserFunction | None:
@@ -75,8 +73,7 @@ class Op(ABC):
         return self.function is not None and self.function.stateful
 
 
-@dataclass(frozen=True, slots=True)
-class Read(Op):
+class Read(Op, frozen=True):
     """Reads the pieces of a source."""
 
     source: str
@@ -92,8 +89,7 @@ class Read(Op):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class MapRows(Op):
+class MapRows(Op, frozen=True):
     """A function of one row: a mapping comes back, or several from a flat map."""
 
     user: UserFunction
@@ -115,8 +111,7 @@ class MapRows(Op):
         return self.flat
 
 
-@dataclass(frozen=True, slots=True)
-class FilterRows(Op):
+class FilterRows(Op, frozen=True):
     """Keeps the rows for which a function is true."""
 
     user: UserFunction
@@ -137,8 +132,7 @@ class FilterRows(Op):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Filter(Op):
+class Filter(Op, frozen=True):
     """Keeps the rows for which an Arrow expression is true."""
 
     expression: Any
@@ -154,8 +148,7 @@ class Filter(Op):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class MapBatches(Op):
+class MapBatches(Op, frozen=True):
     """A function of a batch of rows."""
 
     user: UserFunction
@@ -178,8 +171,7 @@ class MapBatches(Op):
     # As its function may: but batches are filled within the task, whatever comes (D21).
 
 
-@dataclass(frozen=True, slots=True)
-class Project(Op):
+class Project(Op, frozen=True):
     """Columns chosen, dropped, renamed or computed."""
 
     kind: Literal["Select", "Drop", "Rename", "WithColumn"]
@@ -200,8 +192,7 @@ class Project(Op):
         return dict(self.names)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit(Op):
+class Limit(Op, frozen=True):
     """At most so many rows, from the first on."""
 
     rows: int
@@ -217,8 +208,7 @@ class Limit(Op):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Write(Op):
+class Write(Op, frozen=True):
     """Writes all rows into files, one a task."""
 
     sink: Sink

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from workspan.dataset.figures import Tally
+    from workspan.dataset.inputs import Inputs
     from workspan.engines.base import Engine
     from workspan.schedule.events import Event
 
@@ -82,6 +83,8 @@ class Pace:
 class Paced:
     """An engine whose workers are counted, so that they can be paced, and between whose polls the time is taken.
 
+    What workers read from files of the driver is written after they were started, and before they are sent the task.
+
     Parameters
     ----------
     engine
@@ -89,11 +92,16 @@ class Paced:
     pace
         Is told how many workers are live.
     scheduling
-        Takes the seconds from the end of one poll to the next: what the driver does about the events of one.
+        Takes the seconds from the end of one poll to the next: what the driver does about the events of one, but for
+        writing inputs.
+    inputs
+        Of the first operator.
     """
 
-    def __init__(self, engine: Engine, pace: Pace, scheduling: Tally) -> None:
-        self._engine, self._pace, self._scheduling = engine, pace, scheduling
+    def __init__(self, engine: Engine, pace: Pace, scheduling: Tally, inputs: Inputs) -> None:
+        self._engine, self._pace, self._scheduling, self._inputs = engine, pace, scheduling, inputs
+        self._written = 0.0
+        self._goes_on = True
         self._live: list[int] = []
         self._task_of: dict[int, int] = {}
         self._left: float | None = None
@@ -112,13 +120,29 @@ class Paced:
         self._live[task] += 1
         self._engine.start_worker(worker, task)
 
+    def send(self, worker: int, index: int) -> None:
+        """Send a task, when what it reads is there."""
+        if self._inputs and self._task_of.get(worker, 0) == 0:
+            self._inputs.write_for(index)
+        self._engine.send(worker, index)
+
+    def stop_worker(self, worker: int) -> None:
+        """Let a worker end: the run ends, or there is less to do than workers, so nothing more is written ahead."""
+        self._goes_on = False
+        self._engine.stop_worker(worker)
+
     def poll(self, timeout: float | None) -> list[Event]:
         """Wait until something happened and return it."""
         self._pace.settle(self._live)
         if self._left is not None:
-            self._scheduling.add(time.perf_counter() - self._left)
-        events = self._engine.poll(timeout)
-        self._left = time.perf_counter()
+            self._scheduling.add(time.perf_counter() - self._left - (self._inputs.seconds - self._written))
+        if self._inputs and self._goes_on:
+            events = self._engine.poll(0)
+            if not events:
+                self._inputs.write_next()
+        else:
+            events = self._engine.poll(timeout)
+        self._left, self._written = time.perf_counter(), self._inputs.seconds
         for event in events:
             if isinstance(event, Ended) and (task := self._task_of.pop(event.worker, None)) is not None:
                 self._live[task] -= 1

@@ -12,8 +12,10 @@ An operator that changes the number of rows is no reason: batches are filled wit
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from workspan.arguments import at_least
 from workspan.dataset.batching import BATCH_BYTES, Shape
@@ -36,8 +38,7 @@ _FOLDED = """
 stages of rows are timed as a whole, as there is no native timer; timing="phases" times each step"""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """How a whole dataset is run."""
 
     timing: Timing = "auto"
@@ -78,8 +79,9 @@ class Options:
             A value cannot be used.
         """
         for name in given:
-            if name not in Options.__slots__:
-                raise UsageTypeError(f"options({name}=...) is not known: there are {', '.join(Options.__slots__)}")
+            if name not in Options.__struct_fields__:
+                known = ", ".join(Options.__struct_fields__)
+                raise UsageTypeError(f"options({name}=...) is not known: there are {known}")
         made = replace(self, **given)
         if made.timing not in get_args(Timing):
             raise ConfigurationError(f"timing={made.timing!r}: it is one of auto, phases, stages, total, off")
@@ -101,8 +103,7 @@ class Options:
         return Shape.of(self.block_rows, self.block_bytes) if self.shape_blocks else Shape("off")
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """A physical operator: logical ones that run in one task, one after the other."""
 
     number: int
@@ -204,8 +205,7 @@ def fetched(inputs: Iterable[Any]) -> Any:
         yield from piece.read()
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Operators that run at the same time, as one pipeline."""
 
     operators: tuple[Operator, ...]
@@ -213,8 +213,7 @@ class Segment:
     """Rows after which it ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What runs."""
 
     source: Source

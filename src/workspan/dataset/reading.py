@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from workspan.dataset import formats
 from workspan.dataset.dataset import Dataset
@@ -27,6 +26,8 @@ def col(name: str) -> Any:
     >>> ws.range(5).filter(ws.col("id") > 2).take(engine="serial")
     [{'id': 3}, {'id': 4}]
     """
+    import pyarrow.compute as pc
+
     return pc.field(name)
 
 

@@ -47,6 +47,8 @@ class StepFigures(msgspec.Struct, array_like=True):
     rows: int | None = None
     """Rows of its items; ``None``: not measured, or they have none."""
     bytes: int | None = None
+    sections: list[tuple[str, int, int]] = []
+    """Sections that were opened in it: name, self time in ns, calls."""
 
 
 class Flow(msgspec.Struct, array_like=True):

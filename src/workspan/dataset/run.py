@@ -6,9 +6,6 @@ import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from workspan.dataset.tally import summarise
-from workspan.dataset.text import render
-
 if TYPE_CHECKING:
     from workspan.dataset.execute import Execution
     from workspan.dataset.stats import DatasetSummary, IterationSummary
@@ -28,6 +25,8 @@ class DatasetRun:
         """Records of the tasks of each operator."""
         self.steps = tuple(tuple(run.operator.steps()) for run in execution.runs)
         """Steps of each operator."""
+        from workspan.dataset.tally import summarise  # here, as the workers have long started
+
         parent = execution.plan.source.parent
         self.summary = summarise(
             execution.runs,
@@ -56,6 +55,8 @@ class DatasetRun:
 
     def stats(self, *, verbose: bool = False) -> str:
         """Return what it cost, as text."""
+        from workspan.dataset.text import render
+
         return render(self.summary, verbose=verbose)
 
     def stats_summary(self) -> DatasetSummary:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from workspan.dataset.forecast import BundleRows
 from workspan.dataset.results import read_record
-from workspan.dataset.stats import OperatorMetrics
-from workspan.dataset.tally import OperatorTally
 from workspan.schedule.state import TaskState
 
 if TYPE_CHECKING:
     from workspan.dataset.plan import Operator
     from workspan.dataset.record import TaskRecord
+    from workspan.dataset.stats import OperatorMetrics
+    from workspan.dataset.tally import OperatorTally
     from workspan.dataset.task import MapTask
     from workspan.report.task import RunReport
 
@@ -48,6 +48,9 @@ class OperatorRun:
 
     def metrics(self, first: int) -> OperatorMetrics:
         """Return how far it has come; its number is counted on from *first*."""
+        from workspan.dataset.stats import OperatorMetrics
+        from workspan.dataset.tally import OperatorTally
+
         tally = self._tally = self._tally or OperatorTally(self.operator, self.began_at)
         for index, seen_at in list(self.fresh.items()):
             if index not in self._told and (record := read_record(self.folder, index)) is not None:

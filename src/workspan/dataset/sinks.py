@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from workspan.dataset.blocks import certain, clash, is_guess, no_rows
 from workspan.errors import DataError
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Part", "Sink", "Written", "commit", "prepare", "write", "write_empty"]
 
 
-@dataclass(frozen=True, slots=True)
-class Sink:
+class Sink(Struct, frozen=True):
     """A folder of files of one kind."""
 
     name: str
@@ -39,8 +38,7 @@ class Sink:
         return f"part-{index:06d}{self.suffix}"
 
 
-@dataclass(slots=True)
-class Part:
+class Part(Struct):
     """A file that is being written: what the steps of a sink tell each other."""
 
     sink: Sink
@@ -66,8 +64,7 @@ class Part:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A file that is there."""
 
     name: str

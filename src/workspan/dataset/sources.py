@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from workspan.arguments import at_least
 from workspan.dataset.blocks import first_rows, from_frame, table_of_rows
@@ -25,8 +24,7 @@ DEFAULT_ROWS = 65_536
 """Rows of a block of items or numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(ABC):
+class Piece(Struct, frozen=True):
     """A part of a source: what one read yields as one or several blocks."""
 
     label: str
@@ -34,13 +32,12 @@ class Piece(ABC):
     rows: int | None = None
     """How many rows it has; ``None``: that is not known before it was read."""
 
-    @abstractmethod
     def read(self) -> Iterator[pa.Table]:
         """Read it, block by block."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class RangePiece(Piece):
+class RangePiece(Piece, frozen=True):
     """Whole numbers in a column ``id``."""
 
     begin: int = 0
@@ -53,8 +50,7 @@ class RangePiece(Piece):
         yield pa.table({"id": from_numpy(np.arange(self.begin, self.end, dtype=np.int64))})
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPiece(Piece):
+class MemoryPiece(Piece, frozen=True):
     """A table in the memory of the driver."""
 
     table: pa.Table = None
@@ -64,8 +60,7 @@ class MemoryPiece(Piece):
         yield self.table
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowPiece(Piece):
+class ArrowPiece(Piece, frozen=True):
     """A table in a file of Arrow's own form, which is mapped into memory and not read."""
 
     path: str = ""
@@ -84,8 +79,7 @@ def mapped(path: str | Path) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
-@dataclass(frozen=True, slots=True)
-class FilePiece(Piece):
+class FilePiece(Piece, frozen=True):
     """A file, or some row groups of it."""
 
     path: str = ""
@@ -113,14 +107,13 @@ class FilePiece(Piece):
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A named list of pieces."""
 
     name: str
     """What it is called in plans and reports, ``ReadParquet`` for example."""
     pieces: tuple[Piece, ...]
-    parent: Any = field(default=None, compare=False)
+    parent: Any = None
     """The run that made the pieces, of a dataset that was materialised."""
 
     @property

@@ -21,6 +21,7 @@ __all__ = [
     "IterationSummary",
     "OperatorMetrics",
     "OperatorSummary",
+    "SectionSummary",
     "StageSummary",
     "StepSummary",
 ]
@@ -51,6 +52,16 @@ class IterationSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionSummary:
+    """A part of a step that its function has named by :func:`workspan.section`, over all tasks."""
+
+    name: str
+    total_seconds: float
+    """Time in it and in no section within it, in the attempts of the tasks that came through."""
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepSummary:
     """One step over all tasks of its operator."""
 
@@ -76,6 +87,8 @@ class StepSummary:
     """Rows of its items; ``None``: not measured, see ``options(step_sizes=True)``, or they have none."""
     bytes: int | None = None
     """Bytes of its items; ``None``: as of the rows."""
+    sections: tuple[SectionSummary, ...] = ()
+    """Parts of it that its function has named."""
 
 
 @dataclass(frozen=True, slots=True)

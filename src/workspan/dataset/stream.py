@@ -11,7 +11,6 @@ from workspan.dataset.batching import batches
 from workspan.dataset.blocks import batch_of, first_rows
 from workspan.dataset.figures import Tally
 from workspan.dataset.results import tables_of
-from workspan.dataset.stats import IterationSummary
 from workspan.dataset.task import HOLD, STOP
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from workspan.dataset.execute import Execution
     from workspan.dataset.ops import BatchFormat, BatchSize
+    from workspan.dataset.stats import IterationSummary
 
 __all__ = ["Backlog", "Iteration", "Stream"]
 
@@ -293,6 +293,8 @@ class Iteration:
         stream
             Where the blocks come from, which knows what waiting was for.
         """
+        from workspan.dataset.stats import IterationSummary
+
         return IterationSummary(
             total_seconds=self._end - self._begin,
             first_wait_seconds=self._first_wait,

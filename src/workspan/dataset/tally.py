@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workspan.dataset.figures import Figure, Spread, Tally
-from workspan.dataset.stats import DatasetSummary, OperatorSummary, StageSummary, StepSummary
+from workspan.dataset.stats import DatasetSummary, OperatorSummary, SectionSummary, StageSummary, StepSummary
 from workspan.measure.sketch import Sketch
 from workspan.steps import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from workspan.dataset.plan import Operator
     from workspan.dataset.record import Flow, StepFigures, TaskRecord
@@ -255,6 +255,7 @@ class OperatorTally:
             None if found.cpu is None else found.cpu / _NS,
             found.rows,
             found.bytes,
+            tuple(SectionSummary(name, ns / _NS, calls) for name, (ns, calls) in found.sections.items()),
         )
 
 
@@ -324,6 +325,8 @@ class _Step:
         self.cpu: int | None = None
         self.rows: int | None = None
         self.bytes: int | None = None
+        self.sections: dict[str, tuple[int, int]] = {}
+        """Name -> (self time in ns, calls)."""
         self._latencies = Sketch()
         self._counted = 0
         self._least: float | None = None
@@ -345,6 +348,7 @@ class _Step:
             self.first.add(_ns(figures.first_item_s))
         self.cpu, self.rows = _plus(self.cpu, figures.cpu_ns), _plus(self.rows, figures.rows)
         self.bytes = _plus(self.bytes, figures.bytes)
+        self._add_sections((name, (ns, calls)) for name, ns, calls in figures.sections)
         if figures.latency is not None:
             items, least, most, levels = figures.latency
             self._counted += items
@@ -352,7 +356,13 @@ class _Step:
             for level, samples in enumerate(levels):
                 self._latencies.extend(samples, level)
 
+    def _add_sections(self, sections: Iterable[tuple[str, tuple[int, int]]]) -> None:
+        for name, (ns, calls) in sections:
+            had = self.sections.get(name, (0, 0))
+            self.sections[name] = had[0] + ns, had[1] + calls
+
     def merge(self, other: _Step) -> None:
+        self._add_sections(other.sections.items())
         for name in ("ns", "pulls", "items", "_counted"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.timed |= other.timed

@@ -21,6 +21,7 @@ from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack, u
 from workspan.dataset.retry import back_off, may_retry
 from workspan.dataset.sources import ArrowPiece
 from workspan.dataset.transform import TaskState, step_sizes
+from workspan.dataset.within import sections_within
 from workspan.engines.failure import failure_text
 from workspan.errors import DataError
 from workspan.measure.sections import section
@@ -29,10 +30,11 @@ from workspan.steps import TransformClock
 if TYPE_CHECKING:
     from workspan.dataset.plan import Operator
     from workspan.dataset.sources import Piece
+    from workspan.dataset.within import Sections
     from workspan.grid.block import Block
     from workspan.steps import ChainTimes
 
-__all__ = ["HOLD", "STOP", "MapTask", "Mode", "replace_file"]
+__all__ = ["HOLD", "INTERRUPTED", "STOP", "MapTask", "Mode", "replace_file"]
 
 Mode = Literal["keep", "drop", "write"]
 """What becomes of the blocks: Arrow files for the driver or the next operator, nothing, or what a sink makes."""
@@ -43,7 +45,11 @@ HOLD = "hold"
 STOP = "stop"
 """Name of the file that is there when nobody wants the results any more."""
 
+INTERRUPTED = "interrupted"
+"""Name of the file that is there when the run has been told to end: what goes on may be done, but not tried again."""
+
 _HOLD_SECONDS = 0.005
+_LOOK_SECONDS = 0.1
 
 _MODULES = {
     "ReadParquet": "pyarrow.parquet",
@@ -115,7 +121,8 @@ class MapTask:
 
     def __call__(self, block: Block) -> None:
         """Run one task."""
-        index = int(block.write_roi.begin[0])
+        assert block.index is not None  # as its ROIs are made by a library that a worker need not load
+        index = block.index
         held = self._wait_until_wanted()
         try:
             self.check_wanted()
@@ -151,9 +158,9 @@ class MapTask:
         held = os.path.exists(f"{place}/{HOLD}") or os.path.exists(f"{folder}/{HOLD}")
         return held and not os.path.exists(f"{place}/{STOP}")
 
-    def check_wanted(self) -> None:
-        """End the task if nobody wants its result any more."""
-        if os.path.exists(f"{self._place}/{STOP}"):
+    def check_wanted(self, *more: str) -> None:
+        """End the task if nobody wants its result any more, or one of the files *more* is there."""
+        if any(os.path.exists(f"{self._place}/{name}") for name in (STOP, *more)):
             raise _Unwanted("nobody wants the result any more")
 
     def where(self, index: int) -> str:
@@ -231,10 +238,12 @@ class _Run:
         begin = time.perf_counter()
         keeper = _Keeper(task.folder, self._index) if task.mode == "keep" else None
         most, patterns = operator.retries
+        labels = [step.label for step in operator.steps()]
         attempt = 1
         try:
             while True:
                 options = operator.options
+                before = sections_within(labels) if attempt > 1 else None
                 clock = TransformClock(cpu=options.step_cpu, sizes=step_sizes if options.step_sizes else False)
                 try:
                     times, trailing, written = self._attempt(attempt, clock, keeper)
@@ -257,7 +266,7 @@ class _Run:
         finally:
             if keeper is not None:
                 keeper.close()
-        figures, wall = _figures(times), time.perf_counter() - begin
+        figures, wall = _figures(times, sections_within(labels, before)), time.perf_counter() - begin
         part = self._state.part
         return TaskRecord(
             index=self._index,
@@ -385,8 +394,15 @@ class _Run:
 
     def _back_off(self, attempt: int) -> None:
         begin = time.perf_counter()
-        back_off(attempt, time.sleep)
+        back_off(attempt, self._sleep)
         self._backoff += time.perf_counter() - begin
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, and end the task when it is not to be tried again."""
+        end = time.perf_counter() + seconds
+        while (left := end - time.perf_counter()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+            self._task.check_wanted(INTERRUPTED)
 
 
 class _CountedPiece:
@@ -407,15 +423,15 @@ class _CountedPiece:
         return table
 
 
-def _figures(times: ChainTimes) -> list[StepFigures]:
+def _figures(times: ChainTimes, sections: Sections) -> list[StepFigures]:
     out = []
-    for step in times.steps:
+    for step, within in zip(times.steps, sections, strict=False):
         found = step.latency
         latency = None
         if found.n and found.min_s is not None and found.max_s is not None:
             latency = (found.n, found.min_s, found.max_s, found.sketch.levels)
         first = step.first_item_s
-        sized = (step.rows, step.nbytes)
+        sized = (step.rows, step.nbytes, within)
         out.append(StepFigures(step.pulls, step.items, first, step.overlapped, latency, step.cpu_ns, *sized))
     return out
 

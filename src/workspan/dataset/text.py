@@ -125,6 +125,8 @@ def _operator(op: OperatorSummary, verbose: bool) -> list[str]:
         lines += _figures(4, label, figure)
     for stage in op.stages:
         lines += _stage(stage)
+        lines += [line for step in op.steps if step.stage == stage.stage for line in _sections(step)]
+    lines += [line for step in op.steps if step.stage is None for line in _sections(step)]
     if op.input_fetch is not None and op.input_fetch.sum > 0:
         lines += _figures(2, "input fetch", op.input_fetch)
     if op.trailing_seconds is not None and op.trailing_seconds > 1e-3:
@@ -165,6 +167,18 @@ def _step(step: StepSummary) -> list[str]:
     if step.bytes is not None:
         parts.append(size(step.bytes))
     return [f"      {', '.join(parts)}"] if parts else []
+
+
+def _sections(step: StepSummary) -> list[str]:
+    """Return the parts that the function of a step has named, with their shares of the step."""
+    lines = []
+    for section in step.sections:
+        parts = [f"{seconds(section.total_seconds)} total"]
+        if step.total_seconds:
+            parts.append(f"{100 * section.total_seconds / step.total_seconds:.0f} % of {step.phase or 'all'}")
+        parts.append(_counted(section.calls, "call"))
+        lines.append(_line(6, _short(section.name, _LABEL - 8), parts))
+    return lines
 
 
 def _metrics(op: OperatorSummary) -> list[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from workspan.dataset import sinks
 from workspan.dataset.batching import BATCH_BYTES, Shape, batches, row_chunks, shaped
@@ -53,8 +53,7 @@ CHUNK_ROWS = 4096
 """Rows that are Python objects at the same time."""
 
 
-@dataclass
-class TaskState:
+class TaskState(Struct):
     """What the steps of one attempt of one task share; each attempt begins with a new one."""
 
     index: int = 0

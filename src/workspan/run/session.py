@@ -125,6 +125,8 @@ class Session:
         self.report: RunReport | None = None
         self.on_begun: Callable[[], Any] = lambda: None
         """Called once, when the first workers have been asked for: what it takes is hidden by their start-up."""
+        self.on_stopping: Callable[[], Any] = lambda: None
+        """Called when the run is told to end, before its workers are: what they hold may still be done."""
         self.dispatcher: Dispatcher | None = None
         """Who has which block; none before the run, and in the debug mode."""
         self.inline_block: Callable[[], tuple[int, int, float] | None] = lambda: None
@@ -298,6 +300,7 @@ class Session:
             on_change()
             if interrupts.received is not None or self._is_to_stop():
                 if not dispatcher.stopping:
+                    self.on_stopping()
                     self._act(engine, dispatcher.stop(time))
                     kill_at = time + GRACE_SECONDS
                 if interrupts.count > 1 or time >= kill_at:
