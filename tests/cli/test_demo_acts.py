@@ -22,7 +22,7 @@ from workspan.cli.demo import page as pages
 from workspan.cli.demo.folder import Flights, Folder, Outcome, State
 from workspan.cli.demo.nifti import Volume
 from workspan.cli.demo.stage import ACTS, Options, Stage
-from workspan.cli.report import newest_run
+from workspan.cli.report import find_run
 from workspan.errors import InvalidMetadataError
 from workspan.report.task import RunReport
 
@@ -109,7 +109,7 @@ class TestPlayed:
         first, second = (pq.read_table(place / "flights" / "late") for place in (out, out / "second"))
         assert first.equals(second)
         assert first.num_rows > 1000
-        found = newest_run(out / "second" / "tracking" / "flights")
+        found = find_run(str(out / "second" / "tracking" / "flights"))
         assert [(task.blocks.count, task.blocks.skipped) for task in found.report.tasks.values()] == [(2, 0)]
 
     def test_the_page(self, played: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -274,7 +274,7 @@ class TestFlightsInput:
 
 def test_two_runs_on_one_page(played: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     """Work and span of two runs, one after the other, add up; one without a span has none to add."""
-    found = newest_run(played[0] / "workspan-demo" / "tracking" / "flights").report
+    found = find_run(str(played[0] / "workspan-demo" / "tracking" / "flights")).report
     (task,) = found.tasks.values()
     other = replace(found, run_id="b", tasks={"b": replace(task, task_id="b")})
     joined = pages._joined([found, other])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workspan.cli.report import find_extras, newest_run
+from workspan.cli.report import find_extras, find_run
 from workspan.report.parts import TaskPlace
 from workspan.report.task import RunReport
 from workspan.views.html.page import write_page
@@ -30,7 +30,7 @@ def write(folder: Folder) -> int | None:
             pattern = "*/runs.jsonl"
             if not any(tracking.glob(pattern)):
                 continue
-            found = newest_run(tracking)
+            found = find_run(str(tracking))
             known = find_extras(found)
             if name == "flights":  # its operators as one name would fill the page
                 (task_id,) = found.report.tasks
