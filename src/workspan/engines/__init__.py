@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from workspan.engines.base import Engine, Job, WorkerTask
     from workspan.engines.dask import Dask
     from workspan.engines.processes import Processes
+    from workspan.engines.ray import Ray
     from workspan.engines.serial import Serial
 
-__all__ = ["Dask", "Engine", "Job", "Processes", "Serial", "WorkerTask"]
+__all__ = ["Dask", "Engine", "Job", "Processes", "Ray", "Serial", "WorkerTask"]
 
 _HOME = {
     "Dask": "dask",
     "Engine": "base",
     "Job": "base",
     "Processes": "processes",
+    "Ray": "ray",
     "Serial": "serial",
     "WorkerTask": "base",
 }

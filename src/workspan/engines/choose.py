@@ -9,10 +9,11 @@ from workspan.errors import ConfigurationError
 if TYPE_CHECKING:
     from workspan.engines.base import Engine
 
-ENGINES = ("processes", "serial", "dask")
+ENGINES = ("processes", "serial", "dask", "ray")
 """Names; a cluster's may be followed by ``://`` and the address of a running one."""
 
-_CLUSTERS = ("dask",)
+_CLUSTERS = {"dask": 8786, "ray": 10001}
+"""Names of engines that connect to a cluster, and the port that is usual there."""
 
 
 def engine_of(name: str) -> Engine:
@@ -25,11 +26,15 @@ def engine_of(name: str) -> Engine:
     """
     kind, mark, address = name.partition("://")
     if mark and kind in _CLUSTERS and not address:
-        raise ConfigurationError(f"engine={name!r} has no address: give host and port, such as '{kind}://host:8786'")
+        raise ConfigurationError(f"engine={name!r} has no address: give host and port, such as '{kind}://host:{_CLUSTERS[kind]}'")
     if kind == "dask":
         from workspan.engines.dask import Dask
 
         return Dask(name if mark else None)
+    if kind == "ray":
+        from workspan.engines.ray import Ray
+
+        return Ray(name if mark else None)
     if name == "serial":
         from workspan.engines.serial import Serial
 
@@ -39,4 +44,4 @@ def engine_of(name: str) -> Engine:
 
         return Processes()
     known = ", ".join(map(repr, ENGINES))
-    raise ConfigurationError(f"engine={name!r} is not known: use one of {known}, or 'dask://host:8786'")
+    raise ConfigurationError(f"engine={name!r} is not known: use one of {known}, 'dask://host:8786' or 'ray://host:10001'")
