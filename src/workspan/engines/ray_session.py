@@ -173,8 +173,15 @@ def _shut_down(ray: Any, *, is_lost: bool) -> None:
 
 
 def _end(ray: Any) -> None:
+    started: list[Any] = []
+    with suppress(Exception):  # Ray kills its processes, and leaves them as zombies until this program ends
+        node = ray._private.worker._global_node
+        started = [info.process for infos in node.all_processes.values() for info in infos]
     with suppress(Exception):
         ray.shutdown()
+    for process in started:
+        with suppress(Exception):
+            process.wait(SHUTDOWN_SECONDS)
 
 
 @contextmanager
