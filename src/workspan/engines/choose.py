@@ -26,7 +26,9 @@ def engine_of(name: str) -> Engine:
     """
     kind, mark, address = name.partition("://")
     if mark and kind in _CLUSTERS and not address:
-        raise ConfigurationError(f"engine={name!r} has no address: give host and port, such as '{kind}://host:{_CLUSTERS[kind]}'")
+        raise ConfigurationError(
+            f"engine={name!r} has no address: give host and port, such as '{kind}://host:{_CLUSTERS[kind]}'"
+        )
     if kind == "dask":
         from workspan.engines.dask import Dask
 
@@ -44,4 +46,6 @@ def engine_of(name: str) -> Engine:
 
         return Processes()
     known = ", ".join(map(repr, ENGINES))
-    raise ConfigurationError(f"engine={name!r} is not known: use one of {known}, 'dask://host:8786' or 'ray://host:10001'")
+    raise ConfigurationError(
+        f"engine={name!r} is not known: use one of {known}, 'dask://host:8786' or 'ray://host:10001'"
+    )
