@@ -172,6 +172,27 @@ class TestFaults:
         assert "no worker has got a place on the Dask cluster" in caplog.text
 
     @rough
+    @full
+    def test_what_waits_for_a_busy_worker_moves_to_a_late_one(
+        self, rough_cluster: DaskCluster, client: Any, holder: Holder
+    ) -> None:
+        """R70: a worker of ours that Dask had put behind a busy one takes the place of a Dask worker that joins."""
+        rough_cluster.add_worker("--resources", "steal=1")
+        has_workers(client, "steal")
+        engine = Dask(rough_cluster.address)
+        with engine:
+            driver = Run(engine, Job("late", (WorkerTask("t", line(), holder.work, requires={"steal": 1}),)))
+            driver.start(0)
+            engine.send(0, 0)
+            _, busy = holder.wait()
+            engine.start_worker(1, 0)
+            late = rough_cluster.add_worker("--resources", "steal=1")
+            assert driver.until(lambda event: event.worker == 1) == Ready(1)
+            places = [seat.placed for seat in engine._roster.seats.values()]
+            assert [place and place.pid for place in places] == [busy, late.pid]
+            holder.go()
+
+    @rough
     def test_workers_without_a_place_do_not_hold_up_the_end(
         self, rough_cluster: DaskCluster, client: Any, tmp_path: Path
     ) -> None:
@@ -188,7 +209,7 @@ class TestFaults:
         """R70: the run ends with an error that says what to do, and the next one does only the rest."""
         own_cluster = DaskCluster(tmp_path / "own")
         try:
-            worker = own_cluster.add_worker()
+            own_cluster.add_worker()
             task = task_on(3, holder.work, max_workers=1, tracking_path=tmp_path / "track")
             thread, found = in_thread(lambda: run(task, Dask(own_cluster.address)))
             own, _ = holder.wait()
@@ -199,7 +220,6 @@ class TestFaults:
             assert "the connection to the Dask scheduler" in str(error)
             assert "run again when the cluster is back" in str(error)
             wait_until(lambda: is_gone(own), "the worker ended")
-            worker.wait(40)
         finally:
             own_cluster.close()
         again = run(task_on(3, lambda block: None, max_workers=1, tracking_path=tmp_path / "track"))
@@ -448,6 +468,7 @@ def test_a_dataset_gives_the_same_rows_and_figures(
     raise AssertionError("no step has the name of the function")
 
 
+@full
 def test_a_dataset_is_written_and_read_on_a_cluster(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,7 +481,7 @@ def test_a_dataset_is_written_and_read_on_a_cluster(
 
 
 class TestEnds:
-    @pytest.mark.parametrize("times", [1, 2])
+    @pytest.mark.parametrize("times", [pytest.param(1, marks=full), 2])
     def test_ctrl_c_leaves_nothing_on_the_cluster(
         self, times: int, address: str, shared: Any, holder: Holder, tmp_path: Path
     ) -> None:
@@ -477,6 +498,20 @@ class TestEnds:
         wait_until(lambda: is_gone(own), "the worker ended")
         wait_until(lambda: what_is_left(shared) == ([], []), "the scheduler has forgotten the run")
 
+    @full
+    def test_ctrl_c_in_a_terminal_is_for_the_driver_alone(self, holder: Holder, tmp_path: Path) -> None:
+        """R21: a cluster of our own is not reached by a terminal's Ctrl-C: the block in flight is finished."""
+        own, driver = start_script(None, holder, tmp_path)
+        os.killpg(driver.pid, signal.SIGINT)
+        threading.Event().wait(0.5)  # whoever the signal was not meant for would be dying now
+        assert not is_gone(own)
+        holder.go()
+        driver.wait(30)
+        output = (tmp_path / "output").read_text()
+        assert output.count("Traceback") == 1
+        assert "\nKeyboardInterrupt\n" in output
+        wait_until(lambda: is_gone(own), "the worker ended")
+
     def test_a_killed_driver_leaves_no_worker(self, address: str, shared: Any, holder: Holder, tmp_path: Path) -> None:
         """R19: workers on the cluster end by themselves when their driver is killed."""
         own, driver = start_script(address, holder, tmp_path)
@@ -486,7 +521,7 @@ class TestEnds:
         wait_until(lambda: what_is_left(shared)[0] == [], "the scheduler has forgotten its task")
 
 
-def start_script(address: str, holder: Holder, tmp_path: Path) -> tuple[int, Any]:
+def start_script(address: str | None, holder: Holder, tmp_path: Path) -> tuple[int, Any]:
     """Run a program that waits in its first block; return the worker's process and the program's."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -501,7 +536,8 @@ def start_script(address: str, holder: Holder, tmp_path: Path) -> tuple[int, Any
             from workspan.engines import Dask
             from workspan.run import session
             session.GRACE_SECONDS = 60
-            run(line(5, say_where({holder.gate.path!r}), max_workers=1), Dask({address!r}))
+            if __name__ == "__main__":
+                run(line(5, say_where({holder.gate.path!r}), max_workers=1), Dask({address!r}))
             """
         )
     )
@@ -509,6 +545,8 @@ def start_script(address: str, holder: Holder, tmp_path: Path) -> tuple[int, Any
     begin, end = source.index("def say_where"), source.index("class Holder")
     (tmp_path / "test_dask_work.py").write_text("from typing import Any\n\n\n" + source[begin:end])
     with (tmp_path / "output").open("w") as output:
-        driver = subprocess.Popen([sys.executable, str(script)], stdout=output, stderr=output, cwd=tmp_path)
+        driver = subprocess.Popen(
+            [sys.executable, str(script)], stdout=output, stderr=output, cwd=tmp_path, start_new_session=True
+        )
     own, _ = holder.wait()
     return own, driver

@@ -90,4 +90,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "dask" in callspec.params.values():
-            item.fixturenames.insert(0, "dask_cluster")  # type: ignore[attr-defined]
+            # A new list: the items of one function share theirs.
+            item.fixturenames = ["dask_cluster", *item.fixturenames]  # type: ignore[attr-defined]

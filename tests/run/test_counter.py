@@ -22,7 +22,7 @@ from workspan.measure.profile import BlockStats
 from workspan.store.tracking import TrackingStore
 
 FULL = os.environ.get("WORKSPAN_FULL") == "1"
-EXAMPLES = {"serial": 12, "debug": 8, "processes": 3, "client": 3, "dask": 2}
+EXAMPLES = {"serial": 12, "debug": 8, "processes": 3, "client": 3, "dask": 1}
 TIMEOUT_SECONDS = 1.0
 HARMLESS = ("FAILED", "raise")
 DEADLY = ("kill", "exit")

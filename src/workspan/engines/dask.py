@@ -21,6 +21,8 @@ Nothing listens, and driver and workers never connect to each other.
 
 from __future__ import annotations
 
+import signal
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.cluster import KILL_SECONDS, START_SECONDS, ClusterEngine
@@ -84,12 +86,19 @@ class Dask(ClusterEngine):
 
         where, security = self._where, self._security
         if where is None:
-            where = self._cluster = distributed.LocalCluster(
-                n_workers=max((task.max_workers for task in job.tasks), default=1),
-                threads_per_worker=1,
-                dashboard_address="127.0.0.1:0",
-                resources=_most_required(job),
-            )
+            # Ctrl-C in a terminal is for the driver: threads and processes of the cluster inherit the mask. The tracker
+            # is started before, since its first use, which is in the start of a process, would undo that.
+            resource_tracker.ensure_running()
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                where = self._cluster = distributed.LocalCluster(
+                    n_workers=max((task.max_workers for task in job.tasks), default=1),
+                    threads_per_worker=1,
+                    dashboard_address="127.0.0.1:0",
+                    resources=_most_required(job),
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if not isinstance(where, str):
             security = getattr(where, "security", None) if security is None else security
         return DaskLink(scheduler_address(where), security, job.run_id, inbox, workers=self._workers)

@@ -107,7 +107,7 @@ class DaskLink:
     async def _begin(self, security: Any) -> None:
         from distributed import Client
 
-        self._client = await Client(
+        self._client = Client(
             self.where,
             security=security,
             asynchronous=True,
@@ -116,6 +116,7 @@ class DaskLink:
             name="workspan",
             direct_to_workers=False,
         )
+        await self._client  # in a line of its own: one that does not come up must be closed too
         self._answers = await open_queue(self.answers, self._client)
         self._client.subscribe_topic("all", self._take_event)
         self._reader = asyncio.ensure_future(self._read())
