@@ -1,4 +1,4 @@
-"""A real Ray on this machine: one for all tests that do it no harm, and clusters of several raylets for those that do."""
+"""A real Ray on this machine: one for all tests that do it no harm, clusters of several raylets for those that do."""
 
 from __future__ import annotations
 
@@ -92,3 +92,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if callspec is not None and "ray" in callspec.params.values():
             item.fixturenames.insert(0, "ray_cluster")  # type: ignore[attr-defined]
+
+
+class RayMachines:
+    """A Ray of several raylets on this machine, which tests add and kill: a head without CPUs to begin with."""
+
+    def __init__(self) -> None:
+        require_ray()
+        from ray.cluster_utils import Cluster
+
+        self._environment = ray_environment()
+        self._environment.__enter__()
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("ignore")
+        self._started: list[Any] = []
+        options = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=options)
+        self._note(self._cluster.head_node)
+        self.address: str = self._cluster.address
+
+    def _note(self, node: Any) -> None:
+        self._started += [info.process for infos in node.all_processes.values() for info in infos]
+
+    def add(self, **options: Any) -> Any:
+        """Start a raylet, which joins the cluster as a machine."""
+        node = self._cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, **options)
+        self._note(node)
+        return node
+
+    def kill_raylet(self, node: Any) -> None:
+        """Kill a raylet, and nothing else of its machine."""
+        node.all_processes["raylet"][0].process.kill()
+
+    def kill_head(self) -> None:
+        """Kill the process by which all others find each other."""
+        self._cluster.head_node.all_processes["gcs_server"][0].process.kill()
+
+    def __enter__(self) -> RayMachines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in reversed(self._started):
+            process.kill()
+            process.wait()
+        self._warnings.__exit__(None, None, None)
+        self._environment.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""This program's connection to Ray: one that is there, a new one to a running cluster, or a cluster of our own."""
+"""The connection of this program to Ray: one that is there, a new one to a running cluster, or a cluster of our own."""
 
 from __future__ import annotations
 
