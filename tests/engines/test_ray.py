@@ -249,7 +249,7 @@ class TestMachines:
             driver = start_script(code, tmp_path)
             own, _ = holder.wait()
             machines.add(resources={"place": 1})
-            machines.kill_raylet(first)
+            os.kill(first, signal.SIGKILL)
             wait_until(lambda: is_gone(own), "the worker died with its machine", 30)
             second, _ = holder.wait()
             assert second != own

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
+from uuid import uuid4
 
+import psutil
 import pytest
 
 TOKEN = "0123456789abcdef" * 4
@@ -94,47 +100,75 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.fixturenames.insert(0, "ray_cluster")  # type: ignore[attr-defined]
 
 
+HOST = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from ray.cluster_utils import Cluster
+small = {"object_store_memory": 80 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+node = cluster.head_node
+while True:
+    pids = {kind: [info.process.pid for info in infos] for kind, infos in node.all_processes.items()}
+    print("NODE", json.dumps([cluster.address, pids]), flush=True)
+    options = json.loads(sys.stdin.readline())
+    node = cluster.add_node(num_cpus=1, **small, **options)
+"""
+
+
 class RayMachines:
-    """A Ray of several raylets on this machine, which tests add and kill: a head without CPUs to begin with."""
+    """A Ray of several raylets on this machine, which tests add and kill: a head without CPUs to begin with.
+
+    A program of its own has started them: Ray ends programs that were connected to a head that is gone.
+    """
 
     def __init__(self) -> None:
         require_ray()
-        from ray.cluster_utils import Cluster
+        self._mark = uuid4().hex
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry)
+        with ray_environment():
+            self._host = subprocess.Popen(
+                [sys.executable, "-c", HOST],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path, "RAY_KIT": self._mark},
+                text=True,
+            )
+        try:
+            self.address, self._head = self._read()
+        except BaseException:
+            self.__exit__()
+            raise
 
-        self._environment = ray_environment()
-        self._environment.__enter__()
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-        warnings.simplefilter("ignore")
-        self._started: list[Any] = []
-        options = {"num_cpus": 0, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=options)
-        self._note(self._cluster.head_node)
-        self.address: str = self._cluster.address
+    def _read(self) -> tuple[str, dict[str, list[int]]]:
+        assert self._host.stdout is not None
+        for text in self._host.stdout:
+            if text.startswith("NODE "):
+                address, pids = json.loads(text[5:])
+                return address, pids
+        raise AssertionError("the cluster did not start")
 
-    def _note(self, node: Any) -> None:
-        self._started += [info.process for infos in node.all_processes.values() for info in infos]
-
-    def add(self, **options: Any) -> Any:
-        """Start a raylet, which joins the cluster as a machine."""
-        node = self._cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, **options)
-        self._note(node)
-        return node
-
-    def kill_raylet(self, node: Any) -> None:
-        """Kill a raylet, and nothing else of its machine."""
-        node.all_processes["raylet"][0].process.kill()
+    def add(self, **options: Any) -> int:
+        """Start a raylet, which joins the cluster as a machine; return its process."""
+        assert self._host.stdin is not None
+        self._host.stdin.write(json.dumps(options) + "\n")
+        self._host.stdin.flush()
+        return self._read()[1]["raylet"][0]
 
     def kill_head(self) -> None:
         """Kill the process by which all others find each other."""
-        self._cluster.head_node.all_processes["gcs_server"][0].process.kill()
+        os.kill(self._head["gcs_server"][0], signal.SIGKILL)
 
     def __enter__(self) -> RayMachines:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in reversed(self._started):
-            process.kill()
-            process.wait()
-        self._warnings.__exit__(None, None, None)
-        self._environment.__exit__(None, None, None)
+        # Also those whose parent is gone already.
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("RAY_KIT") == self._mark:
+                    process.kill()
+        self._host.wait()
+        for stream in (self._host.stdin, self._host.stdout):
+            assert stream is not None
+            stream.close()

@@ -6,6 +6,7 @@ Nothing here imports Ray before it is called: the module is imported wherever a 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from typing import Any
@@ -31,6 +32,7 @@ class HostActor:
         self._early: dict[int, bytes] = {}
         """Commands that came before an earlier one: Ray does not keep the order of calls of such actors."""
         self._next = 0
+        self._parent = os.getppid()
 
     async def reports(self) -> bytes | list[bytes]:
         """Wait for reports of the host, and return them; the first call starts it. One call at a time."""
@@ -62,12 +64,18 @@ class HostActor:
         from workspan.engines.remote import Lost, pack_reports
 
         try:
-            self._host = Host(self._start, self._worker, _place(), self._emit, lambda: "yes")
+            self._host = Host(self._start, self._worker, _place(), self._emit, self._keeps_place)
             self._host.run()
         except Exception as error:
             # As text: the driver unpickles nothing of ours.
             reason = f"could not start: {type(error).__name__}: {error}"
             self._emit(pack_reports([Lost(self._worker, None, reason)]))
+
+    def _keeps_place(self) -> str:
+        """Whether the raylet that started this process lives; if not, Ray would take a minute to end the process."""
+        if os.getppid() != self._parent:
+            os._exit(1)  # and with it the worker; the driver's call fails at once
+        return "yes"
 
     def _emit(self, data: bytes) -> None:
         assert self._loop is not None
