@@ -45,7 +45,7 @@ class TestSharedRay:
     """On the Ray that this process is connected to already."""
 
     def test_a_killed_actor_is_a_lost_lease(self, ray_cluster: Any, holder: Holder) -> None:
-        """R70, R71, R1: the block runs again elsewhere, one attempt is lost, and the worker process dies with its actor.
+        """R70, R71, R1: the block runs again elsewhere, one attempt is lost, and the worker dies with its actor.
 
         The Ray of the program is used and left as it is, and all that was held there is given back.
         """
@@ -212,7 +212,7 @@ def start_script(code: str, tmp_path: Path) -> subprocess.Popen[bytes]:
     """Run a program with a connection to Ray of its own; what it prints is in the file ``output``."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(path=[os.path.abspath(p) for p in sys.path if p], code=code))
-    with (tmp_path / "output").open("w") as output, ray_environment():
+    with (tmp_path / "output").open("w") as output, ray_environment(RAY_AUTH_MODE="token"):
         return subprocess.Popen([sys.executable, str(script)], stdout=output, stderr=output, cwd=tmp_path)
 
 
@@ -228,7 +228,7 @@ def result(driver: subprocess.Popen[bytes], tmp_path: Path, seconds: float = 50)
 class TestOwnRay:
     @pytest.mark.leaks("processes", reason="Ray's own helpers take more than a second to notice its end")
     def test_a_run_starts_a_ray_of_its_own_and_ends_it(self, tmp_path: Path) -> None:
-        """D15, R19: ``engine="ray"`` starts one for the run, which prints nothing and is gone with it, folder and all."""
+        """D15, R19: ``engine="ray"`` starts one for the run, which prints nothing and is gone with it."""
         require_ray()
         driver = start_script("run(line(5, lambda block: None, max_workers=2), 'ray')", tmp_path)
         assert result(driver, tmp_path) == ["True", "5", "0", "2"]
@@ -245,8 +245,8 @@ class TestMachines:
         """R70, R71: with the raylet go its actors and our worker; the block runs again on another machine."""
         with RayMachines() as machines:
             first = machines.add(resources={"place": 1})
-            code = f"run(line(6, say_where({holder.gate.path!r}), max_workers=1, requires={{'place': 1}}), Ray({machines.address!r}))"
-            driver = start_script(code, tmp_path)
+            task = f"line(6, say_where({holder.gate.path!r}), max_workers=1, requires={{'place': 1}})"
+            driver = start_script(f"run({task}, Ray({machines.address!r}))", tmp_path)
             own, _ = holder.wait()
             machines.add(resources={"place": 1})
             os.kill(first, signal.SIGKILL)
@@ -259,8 +259,8 @@ class TestMachines:
     def test_a_machine_that_joins_late_gets_work(self, tmp_path: Path) -> None:
         """R70: a run without a place waits and says so, and goes on when a machine joins."""
         with RayMachines() as machines:
-            code = f"run(line(6, lambda block: None, max_workers=1, requires={{'late': 1}}), Ray({machines.address!r}))"
-            driver = start_script(code, tmp_path)
+            task = "line(6, lambda block: None, max_workers=1, requires={'late': 1})"
+            driver = start_script(f"run({task}, Ray({machines.address!r}))", tmp_path)
             wait_until(lambda: "needed are 1 late" in (tmp_path / "output").read_text(), "it says that it waits", 40)
             machines.add(resources={"late": 1})
             assert result(driver, tmp_path) == ["True", "6", "0", "1"]
@@ -269,7 +269,7 @@ class TestMachines:
         """R70: the run ends with an error that says what to do, and the next one does only the rest."""
         with RayMachines() as machines:
             machines.add(resources={"place": 1})
-            task = f"line(6, say_where({holder.gate.path!r}), max_workers=1, requires={{'place': 1}}, tracking_path='track')"
+            task = f"line(6, say_where({holder.gate.path!r}), requires={{'place': 1}}, tracking_path='track')"
             driver = start_script(f"run({task}, Ray({machines.address!r}))", tmp_path)
             holder.wait()
             machines.kill_head()
@@ -284,7 +284,8 @@ class TestMachines:
     def test_a_wrong_token_is_explained(self, tmp_path: Path) -> None:
         """The error says which settings hold the token."""
         with RayMachines() as machines:
-            code = f"__import__('os').environ.update(RAY_AUTH_TOKEN='no'*32, RAY_AUTH_MODE='token') or run(line(1, print), Ray({machines.address!r}))"
+            wrong = "__import__('os').environ.update(RAY_AUTH_TOKEN='no' * 32)"
+            code = f"{wrong} or run(line(1, lambda block: None), Ray({machines.address!r}))"
             driver = start_script(code, tmp_path)
             driver.wait(60)
         output = (tmp_path / "output").read_text()
@@ -310,8 +311,8 @@ class TestWords:
             (
                 "The actor died unexpectedly before finishing this task.\n\tclass_name: HostActor\n\tactor_id: ab\n"
                 "\tpid: 7\n\tnamespace: x\n\tip: 10.0.0.1\nThe actor is dead because its worker process has died.",
-                "its Ray actor was lost: The actor died unexpectedly before finishing this task. ip: 10.0.0.1 The actor "
-                "is dead because its worker process has died.",
+                "its Ray actor was lost: The actor died unexpectedly before finishing this task. ip: 10.0.0.1 The "
+                "actor is dead because its worker process has died.",
             ),
             (
                 "The actor died.\nWorker exit type: NODE_OUT_OF_MEMORY Worker exit detail: killed",
@@ -351,15 +352,9 @@ class TestWords:
 
     def test_a_head_that_is_not_there_is_named(self) -> None:
         """Before Ray tries for a minute, a head that takes no connection is an error with its address."""
-
-        class NoRay:
-            @staticmethod
-            def shutdown() -> None:
-                """Do nothing."""
-
         for address in ("127.0.0.1:9", "ray://127.0.0.1:9"):
             with pytest.raises(EngineError, match=rf"the head of the Ray cluster at {address} does not answer: "):
-                ray_session._connect(NoRay, address)
+                ray_session._connect(None, address)
 
 
 def test_commands_that_overtake_each_other_are_put_in_order() -> None:

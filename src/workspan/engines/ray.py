@@ -13,9 +13,9 @@ Ray's own (`host.py`). Why so, and not otherwise:
 
 Messages are calls of the actor's two methods: ``tell`` carries commands and returns nothing, ``reports`` waits in the
 actor until there is something to report. One call of it is always under way to each actor, and its answer wakes the
-driver in the thread that Ray receives it in. That takes one message less than asking after each block, and neither an
-idle driver nor an idle actor spends time, as they would with ``ray.wait`` and a timeout. When an actor is gone, whatever
-it died of, the call fails and says why. Nothing of ours listens.
+driver in the thread that Ray receives it in. So neither an idle driver nor an idle actor spends time, as they would
+with ``ray.wait`` and a timeout, and while a block runs the next one is at its worker already. When an actor is gone,
+whatever it died of, the call fails and says why. Nothing of ours listens.
 """
 
 from __future__ import annotations

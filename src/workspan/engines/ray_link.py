@@ -251,6 +251,12 @@ def reason_of(error: BaseException) -> str:
         return f"its actor was ended by Ray's memory monitor, because the machine ran out of memory: {short}"
     if "node has died" in text or "node it" in text:
         return f"its actor was lost with its machine, or with the raylet there: {short}"
+    if "all references to the actor were removed" in text:
+        # We keep one. So the cluster could not ask this program for it.
+        return (
+            "its Ray actor was refused: the cluster cannot talk to this program, maybe because only one of the two "
+            f"wants a token (RAY_AUTH_MODE): {short}"
+        )
     return f"its Ray actor was lost: {short}"
 
 

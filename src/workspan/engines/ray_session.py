@@ -140,21 +140,21 @@ def _connect(ray: Any, address: str) -> None:
     """Connect to a running cluster."""
     global _address
     head = _parse(address)
-    try:
-        if head is not None:
+    if head is not None:
+        try:
             socket.create_connection(head, PROBE_SECONDS).close()
+        except OSError as error:
+            raise EngineError(
+                f"the head of the Ray cluster at {address} does not answer: {error}; is it running, and can it be "
+                "reached from here?"
+            ) from error
+    try:
         with _quiet():
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except OSError as error:
-        with suppress(Exception):
-            ray.shutdown()
-        raise EngineError(
-            f"the head of the Ray cluster at {address} does not answer: {_explain(error)}; is it running, and can it "
-            "be reached from here?"
-        ) from error
-    except Exception as error:
-        with suppress(Exception):
-            ray.shutdown()
+    except BaseException as error:
+        _shut_down(ray, is_lost=False)
+        if not isinstance(error, Exception):
+            raise
         raise EngineError(f"the Ray cluster at {address} cannot be used: {_explain(error)}") from error
     _address = address
 
@@ -162,6 +162,8 @@ def _connect(ray: Any, address: str) -> None:
 def _shut_down(ray: Any, *, is_lost: bool) -> None:
     """End our connection, and the processes of a cluster of our own, in bounded time."""
     global _folder
+    if is_lost:
+        _let_errors_be_seen(ray)
     with _quiet():
         # In another thread: without a head it may take a minute, and no second Ctrl-C may leave processes behind.
         ending = threading.Thread(target=_end, args=(ray,), name="workspan-ray-end", daemon=True)
@@ -182,6 +184,14 @@ def _end(ray: Any) -> None:
     for process in started:
         with suppress(Exception):
             process.wait(SHUTDOWN_SECONDS)
+
+
+def _let_errors_be_seen(ray: Any) -> None:
+    """Take Ray's exception hook away: it tells the head first, which is gone, and the user would see nothing."""
+    with suppress(AttributeError):
+        worker = ray._private.worker
+        if sys.excepthook is worker.custom_excepthook:
+            sys.excepthook = worker.normal_excepthook
 
 
 @contextmanager
@@ -247,8 +257,10 @@ def _name_of(head: tuple[str, int] | None, address: str | None) -> str:
 
 def _explain(error: BaseException) -> str:
     """Return what Ray says, and what to do about it where that is known."""
-    text = " ".join(str(error).split())
-    if type(error).__name__ == "AuthenticationError" or "UNAUTHENTICATED" in text.upper():
+    text, cause = " ".join(str(error).split()), error.__cause__
+    while cause is not None:
+        text, cause = f"{text}: {' '.join(str(cause).split())}", cause.__cause__
+    if type(error).__name__ == "AuthenticationError" or "AUTHENTICAT" in text.upper():
         return (
             f"it asks for a token, and there is none here or a wrong one: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
             f"or ~/.ray/auth_token to the cluster's token ({text[:300]})"
