@@ -1,8 +1,8 @@
 """What a block costs on a cluster on top of its own time: Workspan's engine against the cluster's own plain loop.
 
-Both do the same work on the same local cluster of two workers. Ours is measured from the first worker that is ready to
-the last block that is recorded, so that the start of worker processes, which is told apart, is not spread over blocks;
-the plain loop finds the cluster's workers started.
+Both do the same work on the same local cluster of two workers. Ours is measured from when both are ready, so that the
+start of worker processes, which is told apart, is not spread over blocks; the plain loop finds the cluster's workers
+started. What one worker does before the other is ready is left out of both time and count.
 """
 
 from __future__ import annotations
@@ -28,19 +28,23 @@ MEMORY_FROM = 2_000
 
 
 class Timed:
-    """Notes when the first worker was ready and when the last block came back, and the driver's memory meanwhile."""
+    """Notes when all workers were ready and when the last block came back, and the driver's memory meanwhile."""
 
     def __init__(self, address: str | None) -> None:
         super().__init__(address)  # type: ignore[call-arg]
         self.begin = self.end = 0.0
+        self.ready_count = self.count_before = 0
         self.count = 0
         self.early_bytes = 0
 
     def poll(self, timeout: float | None) -> list[Any]:
         events: list[Any] = super().poll(timeout)  # type: ignore[misc]
         for event in events:
-            if isinstance(event, Ready) and not self.begin:
-                self.begin = time.perf_counter()
+            if isinstance(event, Ready):
+                self.ready_count += 1
+                if self.ready_count == WORKERS:
+                    self.begin = time.perf_counter()
+                    self.count_before = self.count
             elif isinstance(event, Returned):
                 self.count += 1
                 self.end = time.perf_counter()
@@ -80,7 +84,7 @@ def ours(engine: Any, blocks: int, seconds: float) -> tuple[float, int]:
     if engine.early_bytes:
         grown = (after - engine.early_bytes) / 2**20
         print(f"ours: the driver grew by {grown:.1f} MiB from block {MEMORY_FROM:,} to {blocks:,}", flush=True)
-    return (engine.end - engine.begin) / blocks * 1e6, after - before
+    return (engine.end - engine.begin) / (blocks - engine.count_before) * 1e6, after - before
 
 
 def plain_dask(client: Any, blocks: int, seconds: float) -> tuple[float, int]:

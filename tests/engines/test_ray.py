@@ -295,14 +295,14 @@ class TestMachines:
 class TestWords:
     def test_what_a_task_requires_is_what_the_actor_holds(self) -> None:
         """R70, R71: Ray's own kinds by their names, all others as custom resources; and Ray repeats nothing."""
-        assert actor_options({}) == {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        fixed = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
+        assert actor_options({}) == {"num_cpus": 1, **fixed}
         assert actor_options({"cpu": 4, "GPU": 1, "memory": 10, "scanner": 2}) == {
             "num_cpus": 4,
             "num_gpus": 1,
             "memory": 10,
             "resources": {"scanner": 2},
-            "max_restarts": 0,
-            "max_task_retries": 0,
+            **fixed,
         }
 
     @pytest.mark.parametrize(

@@ -226,8 +226,11 @@ class RayLink:
 
 
 def actor_options(requires: Mapping[str, int]) -> dict[str, Any]:
-    """Return Ray's options of an actor: attempts are counted by our scheduler alone, and it holds what it needs."""
-    options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+    """Return Ray's options of an actor: attempts are counted by our scheduler alone, and it holds what it needs.
+
+    Ray keeps no record of its calls: there are two a block.
+    """
+    options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
     custom = {}
     for name, amount in requires.items():
         if (kind := _KINDS.get(name.lower())) is not None:

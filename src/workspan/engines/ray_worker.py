@@ -87,4 +87,6 @@ def _place() -> str:
     """Return what the actor that this is called in is for people: which one, and where."""
     import ray
 
-    return f"{ray.get_runtime_context().get_actor_id()[:8]} at {ray.util.get_node_ip_address()}"
+    actor: Any = ray.get_runtime_context().get_actor_id()
+    util: Any = ray.util
+    return f"{actor[:8]} at {util.get_node_ip_address()}"
