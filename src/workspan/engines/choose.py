@@ -1,4 +1,4 @@
-"""The engine that a person means by a word: ``"serial"``, ``"processes"``, ``"dask"``, ``"dask://host:8786"``."""
+"""The engine that a person means by a word: ``"serial"``, ``"processes"``, ``"dask"``, ``"ray://host:10001"``."""
 
 from __future__ import annotations
 
