@@ -546,7 +546,12 @@ def start_script(address: str | None, holder: Holder, tmp_path: Path) -> tuple[i
     (tmp_path / "test_dask_work.py").write_text("from typing import Any\n\n\n" + source[begin:end])
     with (tmp_path / "output").open("w") as output:
         driver = subprocess.Popen(
-            [sys.executable, str(script)], stdout=output, stderr=output, cwd=tmp_path, start_new_session=True
+            [sys.executable, str(script)],
+            stdout=output,
+            stderr=output,
+            cwd=tmp_path,
+            start_new_session=True,
+            env={**os.environ, "DASK_TEMPORARY_DIRECTORY": str(tmp_path)},
         )
     own, _ = holder.wait()
     return own, driver

@@ -138,3 +138,17 @@ def test_a_place_that_is_withdrawn_costs_no_start() -> None:
         assert dispatcher.slots[worker].held
         decisions = dispatcher.handle(Ended(worker, True, "left", unstarted=(0,), withdrawn=True), 2.0)
         assert decisions == [StartWorker(worker + 1, 0)]
+
+
+def test_a_word_names_an_engine() -> None:
+    """D26: "dask://host:8786" means the cluster there; nothing is connected to yet, and no address is an error."""
+    from workspan.engines import Dask
+    from workspan.engines.choose import engine_of
+    from workspan.engines.dask import scheduler_address
+    from workspan.errors import ConfigurationError
+
+    assert isinstance(engine_of("dask"), Dask)
+    assert isinstance(engine_of("dask://there:8786"), Dask)
+    assert scheduler_address("dask://there:8786") == "tcp://there:8786"
+    with pytest.raises(ConfigurationError, match="engine='dask://' has no address: give host and port"):
+        engine_of("dask://")
