@@ -10,17 +10,25 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from helpers.dask_kit import dask_cluster, pytest_collection_modifyitems
+from helpers import dask_kit, ray_kit
+from helpers.dask_kit import dask_cluster
 from helpers.leaks import no_leaks, pytest_configure, pytest_runtest_makereport, pytest_unconfigure
+from helpers.ray_kit import ray_cluster
 
 __all__ = [
     "dask_cluster",
     "no_leaks",
-    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_runtest_makereport",
     "pytest_unconfigure",
+    "ray_cluster",
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start shared clusters before the leak check of the first test that uses them looks around."""
+    dask_kit.pytest_collection_modifyitems(items)
+    ray_kit.pytest_collection_modifyitems(items)
 
 
 @pytest.fixture

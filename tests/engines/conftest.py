@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from helpers.engine_kit import Gate, Run, line
-from workspan.engines import Dask, Engine, Job, Processes, Serial, WorkerTask
+from helpers.ray_kit import leaky
+from workspan.engines import Dask, Engine, Job, Processes, Ray, Serial, WorkerTask
 from workspan.grid import Layout
 
 
@@ -37,11 +38,14 @@ def make_run(log_dir: Path) -> Iterator[Callable[..., Run]]:
         engine.close()
 
 
-@pytest.fixture(params=["serial", "processes", "dask"])
+@pytest.fixture(params=["serial", "processes", "dask", pytest.param("ray", marks=leaky)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that keeps the contract."""
     if request.param == "dask":
         return Dask(request.getfixturevalue("dask_cluster").address)
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+        return Ray()
     return Serial() if request.param == "serial" else Processes()
 
 

@@ -18,11 +18,12 @@ from funlib.geometry import Roi
 
 import workspan
 from helpers.pipelines import brute_inputs, descendants
+from helpers.ray_kit import leaky
 from workspan.measure.profile import BlockStats
 from workspan.store.tracking import TrackingStore
 
 FULL = os.environ.get("WORKSPAN_FULL") == "1"
-EXAMPLES = {"serial": 12, "debug": 8, "processes": 3, "client": 3, "dask": 1}
+EXAMPLES = {"serial": 12, "debug": 8, "processes": 3, "client": 3, "dask": 1, "ray": 1}
 TIMEOUT_SECONDS = 1.0
 HARMLESS = ("FAILED", "raise")
 DEADLY = ("kill", "exit")
@@ -221,6 +222,8 @@ def run(tasks, mode, cluster=None):
         how = {"multiprocessing": False}
     elif mode == "dask":
         how = {"engine": workspan.engines.Dask(cluster.address)}
+    elif mode == "ray":
+        how = {"engine": workspan.engines.Ray()}
     edges = [(tasks[0], tasks[1])] if len(tasks) > 1 else []
     report = workspan.run_blockwise(workspan.Pipeline(tasks, edges), progress=Watch(), return_report=True, **how)
     return report, seen
@@ -284,7 +287,12 @@ def flags_and_failures(task, plan):
 
 @pytest.mark.filterwarnings("ignore:.*check_function")
 @pytest.mark.parametrize(
-    ("mode", "seed"), [(mode, seed) for mode, n in EXAMPLES.items() for seed in range(n * 10 if FULL else n)]
+    ("mode", "seed"),
+    [
+        pytest.param(mode, seed, marks=leaky if mode == "ray" else ())
+        for mode, n in EXAMPLES.items()
+        for seed in range(n * 10 if FULL else n)
+    ],
 )
 def test_all_counts_are_one(mode, seed, tmp_path, capsys, request):
     """B125, B122, B121, B119, D4: one count in report, states, store, statistics, panel and the user's own files.

@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from workspan.engines.base import Engine, Job, WorkerTask
     from workspan.engines.dask import Dask
     from workspan.engines.processes import Processes
+    from workspan.engines.ray import Ray
     from workspan.engines.serial import Serial
     from workspan.engines.slurm import Slurm
 
-__all__ = ["Dask", "Engine", "Job", "Processes", "Serial", "Slurm", "WorkerTask"]
+__all__ = ["Dask", "Engine", "Job", "Processes", "Ray", "Serial", "Slurm", "WorkerTask"]
 
 _HOME = {
     "Dask": "dask",
     "Engine": "base",
     "Job": "base",
     "Processes": "processes",
+    "Ray": "ray",
     "Serial": "serial",
     "Slurm": "slurm",
     "WorkerTask": "base",

@@ -9,10 +9,14 @@ from workspan.errors import ConfigurationError
 if TYPE_CHECKING:
     from workspan.engines.base import Engine
 
-ENGINES = ("processes", "serial", "dask", "slurm")
+ENGINES = ("processes", "serial", "dask", "ray", "slurm")
 """Names; a cluster's may be followed by ``://`` and the address of a running one, Slurm's by a partition."""
 
-_CLUSTERS = {"dask": "host and port, such as 'dask://host:8786'", "slurm": "a partition, such as 'slurm://short'"}
+_CLUSTERS = {
+    "dask": "host and port, such as 'dask://host:8786'",
+    "ray": "host and port, such as 'ray://host:10001'",
+    "slurm": "a partition, such as 'slurm://short'",
+}
 
 
 def engine_of(name: str) -> Engine:
@@ -34,6 +38,10 @@ def engine_of(name: str) -> Engine:
         from workspan.engines.slurm import Slurm
 
         return Slurm(address or None)
+    if kind == "ray":
+        from workspan.engines.ray import Ray
+
+        return Ray(name if mark else None)
     if name == "serial":
         from workspan.engines.serial import Serial
 
@@ -43,4 +51,6 @@ def engine_of(name: str) -> Engine:
 
         return Processes()
     known = ", ".join(map(repr, ENGINES))
-    raise ConfigurationError(f"engine={name!r} is not known: use one of {known}, or 'dask://host:8786'")
+    raise ConfigurationError(
+        f"engine={name!r} is not known: use one of {known}, 'dask://host:8786' or 'ray://host:10001'"
+    )

@@ -90,6 +90,8 @@ class ClusterEngine(NoClients, OneJob):
     name: str
     title: str
     """What the cluster is called in messages: ``"Dask"``."""
+    place_words = "workers"
+    """What ``Link.worker_count`` counts."""
     has_workers = True
     wire_seconds = 0.005
     """How long a worker waits for a block that it asks for."""
@@ -353,11 +355,12 @@ class ClusterEngine(NoClients, OneJob):
         assert self._link is not None
         count = self._link.worker_count()
         logger.warning(
-            "no worker has got a place on the %s cluster %s yet, which has %s workers%s: the run waits, and goes on "
+            "no worker has got a place on the %s cluster %s yet, which has %s %s%s: the run waits, and goes on "
             "when one is free or joins",
             self.title,
             self._link.where,
             "an unknown number of" if count is None else count,
+            self.place_words,
             f"; needed are {', '.join(needs)}" if needs else "",
         )
 
