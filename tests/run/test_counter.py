@@ -284,7 +284,12 @@ def flags_and_failures(task, plan):
 
 @pytest.mark.filterwarnings("ignore:.*check_function")
 @pytest.mark.parametrize(
-    ("mode", "seed"), [(mode, seed) for mode, n in EXAMPLES.items() for seed in range(n * 10 if FULL else n)]
+    ("mode", "seed"),
+    [
+        pytest.param(mode, seed, marks=pytest.mark.once if seed else ())
+        for mode, n in EXAMPLES.items()
+        for seed in range(n * 10 if FULL else n)
+    ],
 )
 def test_all_counts_are_one(mode, seed, tmp_path, capsys, request):
     """B125, B122, B121, B119, D4: one count in report, states, store, statistics, panel and the user's own files.
