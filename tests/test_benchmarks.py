@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -12,6 +12,8 @@ import pytest
 from workspan import config
 from workspan.estimate import recorder as recorders
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

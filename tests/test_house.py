@@ -9,6 +9,8 @@ import pytest
 
 from helpers import house
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "workspan"
 MODULES = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}

@@ -217,6 +217,7 @@ def test_the_notebook_of_the_docs() -> None:
     assert compared == 5
 
 
+@pytest.mark.once
 @pytest.mark.leaks("descriptors", "threads", reason="the client of Jupyter keeps its sockets and the thread for them")
 def test_a_notebook_in_a_real_kernel(tmp_path: Path) -> None:
     """In a Jupyter kernel functions of cells reach the workers, and the last bars stay with the notebook (R22, R64)."""

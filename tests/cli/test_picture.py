@@ -11,6 +11,8 @@ from PIL import Image
 from workspan.cli.demo.ome import COLOURS
 from workspan.cli.demo.picture import LEGEND, MARGIN, SCALE, TITLE, draw
 
+pytestmark = pytest.mark.once
+
 SHAPE = (20, 30, 26)
 LINES = ["background", "CSF  1.0 ml", "grey matter  2.0 ml", "white matter  3.0 ml"]
 

@@ -56,6 +56,7 @@ def test_blocks_equal_the_whole_volume(
     assert_equals_unblocked(brain, unblocked(crop, brain.sigma))
 
 
+@pytest.mark.once
 @settings(max_examples=20)
 @given(
     shape=st.tuples(*[st.integers(1, 21)] * 3),

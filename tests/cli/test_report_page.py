@@ -17,6 +17,7 @@ from workspan.views import format
 
 BROWSER = find_chromium()
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.skipif(BROWSER is None, reason=ABSENT),
     pytest.mark.leaks("processes", "files", "descriptors", reason="one browser serves all tests of this module"),
 ]

@@ -170,6 +170,7 @@ def note(folder: Path):
     return work
 
 
+@pytest.mark.once
 class TestStandIn:
     def test_a_run(self, slurm, tmp_path):
         """Issue 11: all blocks are done by jobs of one array, measured like any others, and nothing is left."""
@@ -328,6 +329,7 @@ def none_left(command) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.once
 class TestReal:
     def test_a_run(self, real, tmp_path):
         """Issue 11: on Debian's own Slurm all blocks are done by jobs, measured, and no job is left."""

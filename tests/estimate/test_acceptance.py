@@ -11,6 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 APPLICATION = """
 import logging, os, sys, time
 from workspan import WallClockTime, live
@@ -157,6 +159,7 @@ class Scene:
 KEYS = {("Service.reduce", None), ("Service.reduce", "load"), ("Service.reduce", "cook"), ("Recipe", None)}
 
 
+@pytest.mark.once
 def test_the_manual_test_runs_unattended(tmp_path: Path) -> None:
     """All fifteen steps of the acceptance test, in well under a minute (E113, E114, E115)."""
     scene = Scene(tmp_path)

@@ -289,7 +289,7 @@ def flags_and_failures(task, plan):
 @pytest.mark.parametrize(
     ("mode", "seed"),
     [
-        pytest.param(mode, seed, marks=leaky if mode == "ray" else ())
+        pytest.param(mode, seed, marks=[*([leaky] if mode == "ray" else []), *([pytest.mark.once] if seed else [])])
         for mode, n in EXAMPLES.items()
         for seed in range(n * 10 if FULL else n)
     ],

@@ -307,7 +307,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert again.log == bench.log, "the same events gave other decisions"
 
 
-TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder = pytest.mark.once(AnyOrder.TestCase)
 TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40)
 
 

@@ -14,6 +14,8 @@ import pytest
 from workspan.grid import Layout
 from workspan.store.tracking import TrackingStore
 
+pytestmark = pytest.mark.once
+
 KILLS = 60 if os.environ.get("WORKSPAN_FULL") == "1" else 8
 BLOCKS = 30_000
 LAYOUT = Layout((0,), (BLOCKS,), (0,), (1,), (0,), (1,))

@@ -23,6 +23,8 @@ from workspan.grid import Layout
 from workspan.measure.profile import BlockStats
 from workspan.store.tracking import TrackingStore
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = 10_000 if os.environ.get("WORKSPAN_FULL") == "1" else 300
 LAYOUT = Layout((-5, 0), (63, 45), (0, 0), (23, 14), (12, 2), (10, 10), "valid", True)
 SCALARS = (
