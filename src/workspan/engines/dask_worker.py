@@ -95,7 +95,19 @@ class _Line:
             if not self._reader.done():
                 self._reader.cancel()
                 give_back(self._commands)
-        await self._client.close()
+        await close_client(self._client)
+
+
+async def close_client(client: Any) -> None:
+    """Close a client of Dask, so that nothing of it is left in the event loop.
+
+    Where the scheduler has closed the connection first, Dask leaves the sender of this side waiting with a timer. If
+    that rings in the last turn of a loop, Python tells at exit of an exception that nobody has looked at.
+    """
+    await client.close(timeout=RPC_SECONDS)
+    sender = getattr(client, "scheduler_comm", None)
+    if sender is not None:
+        await sender.close(timeout=RPC_SECONDS)
 
 
 def _keeps_place(dask_worker: Any, key: Any) -> str:
