@@ -60,11 +60,6 @@ class DaskCluster:
             self.add_worker("--resources", "spare=1")
         _wait(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) >= count, f"{count} Dask workers")
 
-    @property
-    def is_up(self) -> bool:
-        """Whether its scheduler runs."""
-        return self.scheduler.poll() is None
-
     def log(self) -> str:
         """Return what all of them wrote."""
         return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.log")))

@@ -95,6 +95,7 @@ class _Line:
             if not self._reader.done():
                 self._reader.cancel()
                 give_back(self._commands)
+        self._box.leave()
         await close_client(self._client)
 
 
@@ -175,6 +176,11 @@ class Outbox:
         """Wait until all is sent."""
         if self._sender is not None:
             await self._sender
+
+    def leave(self) -> None:
+        """Give back what this side has opened; it may have made the queue anew when the reader was gone already."""
+        if self._queue is not None:
+            give_back(self._queue, 1)
 
     async def end(self, users: int = 2) -> None:
         """Send the rest, tell the reader that nothing follows, and remove the queue.
