@@ -467,32 +467,38 @@ def doze(batch: dict[str, Any]) -> dict[str, Any]:
 def test_a_dataset_gives_the_same_rows_and_figures(tmp_path: Path, address: str) -> None:
     """A25, M105: rows, batches and calls agree to the last one and in order, step times to 5 % or 5 ms.
 
-    Times are those of the block that was disturbed least: the first one of each worker pays for what is used first.
+    Times are those of the block that was disturbed least, in up to four runs on a busy machine: the first block of a
+    worker pays for what is used first.
     """
-    found = {}
     others = ("processes", "dask") if FULL else ("dask",)  # worker processes are compared in the tests of datasets
-    for engine in ("serial", *others):
-        data = ws.range(40, blocks=8).map_batches(told(tmp_path / engine, double), batch_size=3)
-        data = data.map_batches(told(tmp_path / engine, doze)).map(lambda row: {"id": row["id"], "z": row["y"] + 1})
+    least: dict[str, dict[str, float]] = {engine: {} for engine in ("serial", *others)}
+
+    def measure(engine: str) -> tuple[Any, ...]:
+        notes = tmp_path / engine
+        notes.unlink(missing_ok=True)
+        data = ws.range(40, blocks=8).map_batches(told(notes, double), batch_size=3)
+        data = data.map_batches(told(notes, doze)).map(lambda row: {"id": row["id"], "z": row["y"] + 1})
         data = data.filter(ws.col("z") > 20)
         table = data.to_arrow(engine=Dask(address) if engine == "dask" else engine, max_workers=2)
+        (operator,) = data.stats_summary().operators  # type: ignore[union-attr]
+        for step in operator.steps:
+            assert step.seconds is not None
+            least[engine][step.label] = min(step.seconds.min, least[engine].get(step.label, 1e9))
+        counts = [(s.rows_out, s.calls, s.blocks_out) for s in operator.stages]
         # Blocks are done in any order, what happens in one is not.
-        calls = sorted((tmp_path / engine).read_text().splitlines(), key=lambda line: int(line.split()[0]))
-        found[engine] = table, calls, data.stats_summary()
-    table, calls, summary = found["serial"]
-    assert table.column("z").to_pylist() == [2 * n + 1 for n in range(10, 40)]
-    assert len(calls) == 8 * 4
-    for engine in others:
-        its_table, its_calls, its_summary = found[engine]
-        assert its_table.equals(table)
-        assert its_calls == calls
-        for mine, yours in zip(summary.operators, its_summary.operators, strict=True):
-            assert [(s.rows_out, s.calls, s.blocks_out) for s in mine.stages] == [
-                (s.rows_out, s.calls, s.blocks_out) for s in yours.stages
-            ]
-            assert [(s.label, s.pulls) for s in mine.steps] == [(s.label, s.pulls) for s in yours.steps]
-            for step, its in zip(mine.steps, yours.steps, strict=True):
-                assert its.seconds.min == pytest.approx(step.seconds.min, rel=0.05, abs=5e-3), (engine, step.label)
+        calls = sorted(notes.read_text().splitlines(), key=lambda line: int(line.split()[0]))
+        return table.to_pydict(), calls, counts, [(s.label, s.pulls) for s in operator.steps]
+
+    for _ in range(4):
+        serial = measure("serial")
+        assert serial[0]["z"] == [2 * n + 1 for n in range(10, 40)]
+        assert len(serial[1]) == 8 * 4
+        for engine in others:
+            assert measure(engine) == serial
+        wanted = pytest.approx(least["serial"], rel=0.05, abs=5e-3)
+        if all(least[engine] == wanted for engine in others):
+            return
+    assert [least[engine] for engine in others] == [wanted] * len(others)
 
 
 def test_a_dataset_without_a_shared_folder_says_so(
