@@ -78,9 +78,11 @@ def ours(engine: Any, blocks: int, seconds: float) -> tuple[float, int]:
     task = workspan.Task(
         "nap", Roi((0,), (blocks,)), roi, roi, work_of(seconds), read_write_conflict=False, max_workers=WORKERS
     )
+    called = time.perf_counter()
     if not workspan.run_blockwise(task, progress=False, summary=False, block_tracking=False, engine=engine):
         raise RuntimeError("not all blocks were done")
     after = psutil.Process().memory_info().rss
+    print(f"ours: {engine.begin - called:.2f} s from the call until all workers are ready", flush=True)
     if engine.early_bytes:
         grown = (after - engine.early_bytes) / 2**20
         print(f"ours: the driver grew by {grown:.1f} MiB from block {MEMORY_FROM:,} to {blocks:,}", flush=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -20,7 +21,7 @@ from helpers.engine_kit import Gate, Run, is_gone, line, wait_until
 from helpers.runs import line as task_on
 from helpers.runs import run
 from workspan.engines import Dask, Job, WorkerTask, cluster, dask_link, remote
-from workspan.errors import EngineError
+from workspan.errors import EngineError, MapError
 from workspan.schedule.events import Ended, Ready, Returned
 
 distributed = pytest.importorskip("distributed")
@@ -30,9 +31,12 @@ full = pytest.mark.skipif(not FULL, reason="a heavier fault: WORKSPAN_FULL=1 run
 rough = pytest.mark.leaks("processes", reason="workers that join the shared cluster stay until its end")
 
 
+pytestmark = pytest.mark.usefixtures("logs")
+
+
 @pytest.fixture(scope="module")
 def rough_cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A scheduler without workers: each test adds some of its own, told apart by a resource."""
+    """A scheduler, and the Dask workers that earlier tests have left alive; the last test of all ends it."""
     made = DaskCluster(tmp_path_factory.mktemp("rough"))
     yield made
     made.close()
@@ -111,52 +115,6 @@ def in_thread(function: Any) -> tuple[threading.Thread, list[Any]]:
 
 class TestFaults:
     @rough
-    def test_a_killed_dask_worker_is_a_lost_lease(
-        self, rough_cluster: DaskCluster, client: Any, holder: Holder
-    ) -> None:
-        """R70, R1: the block runs again elsewhere, one attempt is lost, and the worker process dies with its place."""
-        one = rough_cluster.add_worker("--resources", "killed=1")
-        has_workers(client, "killed")
-        task = task_on(6, holder.work, max_workers=1, requires={"killed": 1})
-        thread, found = in_thread(lambda: run(task, Dask(rough_cluster.address)))
-        own, parent = holder.wait()
-        assert parent == one.pid
-        rough_cluster.add_worker("--resources", "killed=1")
-        os.killpg(one.pid, signal.SIGKILL)
-        wait_until(lambda: is_gone(own), "the worker died with its Dask worker")
-        second, _ = holder.wait()
-        assert second != own
-        holder.go()
-        thread.join()
-        (report,) = found
-        blocks = report["t"].blocks
-        assert report
-        assert (blocks.count, blocks.failures) == (6, 1)
-        assert report["t"].workers.count == 2
-        assert client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.extensions["queues"].queues)) == []
-
-    @rough
-    def test_a_retired_worker_finishes_its_block(self, rough_cluster: DaskCluster, client: Any, holder: Holder) -> None:
-        """R70, W9: a Dask worker that is retired in mid-block returns that block, and costs no start."""
-        rough_cluster.add_worker("--resources", "retired=1")
-        has_workers(client, "retired")
-        task = task_on(6, holder.work, max_workers=1, max_worker_restarts=0, requires={"retired": 1})
-        thread, found = in_thread(lambda: run(task, Dask(client)))
-        holder.wait()
-        (address,) = workers_with(client, "retired")
-        retiring, _ = in_thread(lambda: client.retire_workers([address]))
-        wait_until(lambda: f"Stopping worker at {address}" in rough_cluster.log(), "Dask ends the worker")
-        rough_cluster.add_worker("--resources", "retired=1")
-        holder.go()
-        thread.join()
-        retiring.join()
-        (report,) = found
-        assert report
-        blocks = report["t"].blocks
-        assert (blocks.count, blocks.failures) == (6, 0)
-        assert report["t"].workers.count == 2
-
-    @rough
     def test_a_run_without_workers_waits_for_one(
         self, rough_cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -166,10 +124,65 @@ class TestFaults:
         caplog.set_level(logging.WARNING, "workspan")
         thread, found = in_thread(lambda: run(task, Dask(rough_cluster.address)))
         wait_until(lambda: "needed are 1 late" in caplog.text, "the run says that it waits")
-        rough_cluster.add_worker("--resources", "late=1")
+        rough_cluster.add_worker("--resources", "late=1 spare=1")
         thread.join()
         assert found[0]
         assert "no worker has got a place on the Dask cluster" in caplog.text
+
+    @rough
+    def test_workers_without_a_place_do_not_hold_up_the_end(
+        self, rough_cluster: DaskCluster, client: Any, tmp_path: Path
+    ) -> None:
+        """R70, W9: three workers for one place: one does the work, and the run ends without places for the others."""
+        rough_cluster.have(client, 1)
+        only = workers_with(client, "spare")[:1]
+        task = task_on(6, lambda block: (tmp_path / f"pid.{os.getpid()}").touch(), max_workers=3, requires={"spare": 1})
+        report = run(task, Dask(rough_cluster.address, workers=only))
+        assert report
+        assert report["t"].workers.exits == {"clean": 3}
+        assert len(list(tmp_path.glob("pid.*"))) == 1
+
+    @rough
+    def test_a_killed_dask_worker_is_a_lost_lease(
+        self, rough_cluster: DaskCluster, client: Any, holder: Holder
+    ) -> None:
+        """R70, R1: the block runs again elsewhere, one attempt is lost, and the worker process dies with its place."""
+        rough_cluster.have(client, 2)
+        task = task_on(6, holder.work, max_workers=1, requires={"spare": 1})
+        thread, found = in_thread(lambda: run(task, Dask(rough_cluster.address)))
+        own, parent = holder.wait()
+        os.killpg(parent, signal.SIGKILL)
+        wait_until(lambda: is_gone(own), "the worker died with its Dask worker")
+        second, second_parent = holder.wait()
+        assert second != own
+        assert second_parent != parent
+        holder.go()
+        thread.join()
+        (report,) = found
+        blocks = report["t"].blocks
+        assert report
+        assert (blocks.count, blocks.failures) == (6, 1)
+        assert report["t"].workers.count == 2
+        wait_until(lambda: what_is_left(client) == ([], []), "the scheduler has forgotten the run, and those before it")
+
+    @rough
+    def test_a_retired_worker_finishes_its_block(self, rough_cluster: DaskCluster, client: Any, holder: Holder) -> None:
+        """R70, W9: a Dask worker that is retired in mid-block returns that block, and costs no start."""
+        rough_cluster.have(client, 2)
+        task = task_on(6, holder.work, max_workers=1, max_worker_restarts=0, requires={"spare": 1})
+        thread, found = in_thread(lambda: run(task, Dask(client)))
+        _, parent = holder.wait()
+        (address,) = [address for address, pid in client.run(os.getpid).items() if pid == parent]
+        retiring, _ = in_thread(lambda: client.retire_workers([address]))
+        wait_until(lambda: f"Stopping worker at {address}" in rough_cluster.log(), "Dask ends the worker")
+        holder.go()
+        thread.join()
+        retiring.join()
+        (report,) = found
+        assert report
+        blocks = report["t"].blocks
+        assert (blocks.count, blocks.failures) == (6, 0)
+        assert report["t"].workers.count == 2
 
     @rough
     @full
@@ -191,40 +204,6 @@ class TestFaults:
             places = [seat.placed for seat in engine._roster.seats.values()]
             assert [place and place.pid for place in places] == [busy, late.pid]
             holder.go()
-
-    @rough
-    def test_workers_without_a_place_do_not_hold_up_the_end(
-        self, rough_cluster: DaskCluster, client: Any, tmp_path: Path
-    ) -> None:
-        """R70, W9: three workers for one place: one does the work, and the run ends without places for the others."""
-        rough_cluster.add_worker("--resources", "few=1")
-        has_workers(client, "few")
-        task = task_on(6, lambda block: (tmp_path / f"pid.{os.getpid()}").touch(), max_workers=3, requires={"few": 1})
-        report = run(task, Dask(rough_cluster.address))
-        assert report
-        assert report["t"].workers.exits == {"clean": 3}
-        assert len(list(tmp_path.glob("pid.*"))) == 1
-
-    def test_the_end_of_the_scheduler_ends_the_run(self, tmp_path: Path, holder: Holder) -> None:
-        """R70: the run ends with an error that says what to do, and the next one does only the rest."""
-        own_cluster = DaskCluster(tmp_path / "own")
-        try:
-            own_cluster.add_worker()
-            task = task_on(3, holder.work, max_workers=1, tracking_path=tmp_path / "track")
-            thread, found = in_thread(lambda: run(task, Dask(own_cluster.address)))
-            own, _ = holder.wait()
-            os.killpg(own_cluster.scheduler.pid, signal.SIGKILL)
-            thread.join()
-            (error,) = found
-            assert isinstance(error, EngineError)
-            assert "the connection to the Dask scheduler" in str(error)
-            assert "run again when the cluster is back" in str(error)
-            wait_until(lambda: is_gone(own), "the worker ended")
-        finally:
-            own_cluster.close()
-        again = run(task_on(3, lambda block: None, max_workers=1, tracking_path=tmp_path / "track"))
-        assert again
-        assert again["t"].blocks.count == 3
 
     @rough
     @full
@@ -265,6 +244,27 @@ class TestFaults:
         thread.join()
         assert found[0]
         assert found[0]["t"].blocks.failures == 1
+
+    @rough
+    def test_the_end_of_the_scheduler_ends_the_run(
+        self, rough_cluster: DaskCluster, client: Any, tmp_path: Path, holder: Holder
+    ) -> None:
+        """R70: the run ends with an error that says what to do, and the next one does only the rest."""
+        rough_cluster.have(client, 1)
+        client.close()
+        task = task_on(3, holder.work, max_workers=1, tracking_path=tmp_path / "track")
+        thread, found = in_thread(lambda: run(task, Dask(rough_cluster.address)))
+        own, _ = holder.wait()
+        os.killpg(rough_cluster.scheduler.pid, signal.SIGKILL)
+        thread.join()
+        (error,) = found
+        assert isinstance(error, EngineError)
+        assert "the connection to the Dask scheduler" in str(error)
+        assert "run again when the cluster is back" in str(error)
+        wait_until(lambda: is_gone(own), "the worker ended")
+        again = run(task_on(3, lambda block: None, max_workers=1, tracking_path=tmp_path / "track"))
+        assert again
+        assert again["t"].blocks.count == 3
 
 
 @pytest.fixture
@@ -310,10 +310,12 @@ class TestPlaces:
         engine = Dask(address)
         with engine:
             driver = Run(engine, Job("apart", (WorkerTask("t", line(), work, resource_tracking=True),)))
-            driver.start(0)
-            driver.start(1)
-            engine.send(0, 0)
-            engine.send(1, 1)
+            for worker in (0, 1):
+                engine.start_worker(worker, 0)
+            for _ in range(2):
+                ready = driver.until(lambda event: True)
+                assert isinstance(ready, Ready)
+                engine.send(ready.worker, ready.worker)
             for gate in gates:
                 gate.wait()
             found = {}
@@ -373,7 +375,9 @@ class TestPlaces:
         with engine:
             driver = Run(engine, Job("crowded", tasks))
             for worker in range(4):
-                driver.start(worker, task=0)
+                engine.start_worker(worker, 0)
+            for _ in range(4):
+                assert isinstance(driver.until(lambda event: True), Ready)
             engine.start_worker(4, 1)
             event = driver.until(lambda event: event.worker < 4)
             assert event.clean  # type: ignore[union-attr]
@@ -436,36 +440,95 @@ class TestStart:
 
 
 def double(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with another column."""
+    return {**batch, "y": 2 * batch["id"]}
+
+
+def told(path: Path, function: Any) -> Any:
+    """Return *function* of a batch, which notes its name and the batch's rows first."""
+
+    def call(batch: dict[str, Any]) -> dict[str, Any]:
+        with path.open("a") as file:
+            file.write(f"{batch['id'][0] // 5} {function.__name__} {batch['id'].tolist()}\n")
+        result: dict[str, Any] = function(batch)
+        return result
+
+    return call
+
+
+def doze(batch: dict[str, Any]) -> dict[str, Any]:
     """Take about 20 ms."""
     import time
 
     time.sleep(0.02)
-    return {**batch, "y": 2 * batch["id"]}
+    return batch
 
 
-def test_a_dataset_gives_the_same_rows_and_figures(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A25, M105: rows, calls and blocks agree to the last one, and so does the time of the step that takes it."""
-    monkeypatch.chdir(tmp_path)
-    found = {}
-    for name, engine in (("processes", "processes"), ("dask", Dask(address))):
-        data = ws.range(40, blocks=4).map_batches(double, batch_size=7).map(lambda row: {"z": row["y"] + 1})
+def test_a_dataset_gives_the_same_rows_and_figures(tmp_path: Path, address: str) -> None:
+    """A25, M105: rows, batches and calls agree to the last one and in order, step times to 5 % or 5 ms.
+
+    Times are those of the block that was disturbed least, in up to four runs on a busy machine: the first block of a
+    worker pays for what is used first.
+    """
+    others = ("processes", "dask") if FULL else ("dask",)  # worker processes are compared in the tests of datasets
+    least: dict[str, dict[str, float]] = {engine: {} for engine in ("serial", *others)}
+
+    def measure(engine: str) -> tuple[Any, ...]:
+        notes = tmp_path / engine
+        notes.unlink(missing_ok=True)
+        data = ws.range(40, blocks=8).map_batches(told(notes, double), batch_size=3)
+        data = data.map_batches(told(notes, doze)).map(lambda row: {"id": row["id"], "z": row["y"] + 1})
         data = data.filter(ws.col("z") > 20)
-        found[name] = data.to_arrow(engine=engine, max_workers=2), data.stats_summary()
-    (table, one), (other, two) = found["processes"], found["dask"]
-    assert table.equals(other)
-    assert table.column("z").to_pylist() == [2 * n + 1 for n in range(10, 40)]
-    for mine, yours in zip(one.operators, two.operators, strict=True):
-        assert [(s.label, s.pulls) for s in mine.steps] == [(s.label, s.pulls) for s in yours.steps]
-        assert [(s.rows_out, s.calls, s.blocks_out) for s in mine.stages] == [
-            (s.rows_out, s.calls, s.blocks_out) for s in yours.stages
-        ]
-        for step, its in zip(mine.steps, yours.steps, strict=True):
-            if "double" in step.label:
-                assert its.total_seconds / 8 == pytest.approx(step.total_seconds / 8, rel=0.05, abs=5e-3)
-                return
-    raise AssertionError("no step has the name of the function")
+        table = data.to_arrow(engine=Dask(address) if engine == "dask" else engine, max_workers=2)
+        (operator,) = data.stats_summary().operators  # type: ignore[union-attr]
+        for step in operator.steps:
+            assert step.seconds is not None
+            least[engine][step.label] = min(step.seconds.min, least[engine].get(step.label, 1e9))
+        counts = [(s.rows_out, s.calls, s.blocks_out) for s in operator.stages]
+        # Blocks are done in any order, what happens in one is not.
+        calls = sorted(notes.read_text().splitlines(), key=lambda line: int(line.split()[0]))
+        return table.to_pydict(), calls, counts, [(s.label, s.pulls) for s in operator.steps]
+
+    for _ in range(4):
+        serial = measure("serial")
+        assert serial[0]["z"] == [2 * n + 1 for n in range(10, 40)]
+        assert len(serial[1]) == 8 * 4
+        for engine in others:
+            assert measure(engine) == serial
+        wanted = pytest.approx(least["serial"], rel=0.05, abs=5e-3)
+        if all(least[engine] == wanted for engine in others):
+            return
+    assert [least[engine] for engine in others] == [wanted] * len(others)
+
+
+def test_a_dataset_without_a_shared_folder_says_so(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25, R10: where workers do not see the folder of the results, the error says what to do, before any work is done.
+
+    The folder that only the driver sees is one that is away when the workers look for it.
+    """
+    worked, home, away = (tmp_path / name for name in ("worked", "home", "away"))
+    home.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+
+    class Far(Dask):
+        def open(self, job: Job) -> None:
+            super().open(job)
+            home.rename(away)
+
+        def close(self, grace: float = 0.0) -> Any:
+            if away.exists():
+                away.rename(home)
+            return super().close(grace)
+
+    def work(batch: dict[str, Any]) -> dict[str, Any]:
+        worked.touch()
+        return batch
+
+    with pytest.raises(MapError, match=r"the folder of the dataset's results, .*home.*, cannot be seen on .*share"):
+        ws.range(4, blocks=1).map_batches(work).to_arrow(engine=Far(address), max_workers=1)
+    assert not worked.exists()
 
 
 @full
@@ -512,6 +575,7 @@ class TestEnds:
         assert "\nKeyboardInterrupt\n" in output
         wait_until(lambda: is_gone(own), "the worker ended")
 
+    @pytest.mark.leaks("files", reason="a killed driver leaves the folder in which viewers look for it")
     def test_a_killed_driver_leaves_no_worker(self, address: str, shared: Any, holder: Holder, tmp_path: Path) -> None:
         """R19: workers on the cluster end by themselves when their driver is killed."""
         own, driver = start_script(address, holder, tmp_path)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,12 @@ class DaskCluster:
         self._processes.append(process)
         return process
 
+    def have(self, client: Any, count: int) -> None:
+        """Have at least *count* unharmed Dask workers, each with one of the resource ``spare``."""
+        while sum(process.poll() is None for process in self._processes) - 1 < count:
+            self.add_worker("--resources", "spare=1")
+        _wait(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) >= count, f"{count} Dask workers")
+
     def log(self) -> str:
         """Return what all of them wrote."""
         return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
@@ -85,11 +92,25 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskClust
         cluster.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the shared cluster before the leak check of the first test that uses it looks around."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start the shared cluster before the leak check of the first test that uses it looks around.
+
+    Of a table of cases only the first one runs on Dask: what differs between them happens in the worker's process,
+    whose code is that of every engine; ``WORKSPAN_FULL=1`` runs all.
+    """
+    seen: set[tuple[pytest.Module | None, str]] = set()
+    spared: list[pytest.Item] = []
     for item in items:
         callspec = getattr(item, "callspec", None)
         # The type first: an array is equal to nothing as a whole.
-        if callspec is not None and any(isinstance(v, str) and v == "dask" for v in callspec.params.values()):
-            # A new list: the items of one function share theirs.
-            item.fixturenames = ["dask_cluster", *item.fixturenames]  # type: ignore[attr-defined]
+        if callspec is None or not any(isinstance(v, str) and v == "dask" for v in callspec.params.values()):
+            continue
+        # A new list: the items of one function share theirs.
+        item.fixturenames = ["dask_cluster", *item.fixturenames]  # type: ignore[attr-defined]
+        name = item.getparent(pytest.Module), item.nodeid.partition("[")[0]
+        if name in seen and os.environ.get("WORKSPAN_FULL") != "1":
+            spared.append(item)
+        seen.add(name)
+    if spared:
+        config.hook.pytest_deselected(items=spared)
+        items[:] = [item for item in items if item not in spared]

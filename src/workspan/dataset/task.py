@@ -23,7 +23,7 @@ from workspan.dataset.sources import ArrowPiece
 from workspan.dataset.transform import TaskState, step_sizes
 from workspan.dataset.within import sections_within
 from workspan.engines.failure import failure_text
-from workspan.errors import DataError
+from workspan.errors import ConfigurationError, DataError
 from workspan.measure.sections import section
 from workspan.steps import TransformClock
 
@@ -120,7 +120,19 @@ class MapTask:
                 nodes()
 
     def __call__(self, block: Block) -> None:
-        """Run one task."""
+        """Run one task.
+
+        Raises
+        ------
+        ConfigurationError
+            The folder of the results is not to be seen here; nothing was done.
+        """
+        if not os.path.isdir(self.folder):
+            # On a cluster without a shared file system; before the work and not after it.
+            raise ConfigurationError(
+                f"the folder of the dataset's results, {str(self._place)!r}, cannot be seen on {platform.node()}: "
+                "give a tracking_path on a file system that the driver and all workers share"
+            )
         assert block.index is not None  # as its ROIs are made by a library that a worker need not load
         index = block.index
         held = self._wait_until_wanted()

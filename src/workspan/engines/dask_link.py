@@ -8,7 +8,15 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from workspan.engines.dask_worker import CONNECT_SECONDS, RPC_SECONDS, Outbox, be_worker, open_queue, queue_name
+from workspan.engines.dask_worker import (
+    CONNECT_SECONDS,
+    RPC_SECONDS,
+    Outbox,
+    be_worker,
+    close_client,
+    open_queue,
+    queue_name,
+)
 from workspan.engines.remote import Lost, pack_commands, pack_reports
 from workspan.errors import EngineError
 
@@ -93,7 +101,7 @@ class DaskLink:
         """Disconnect, and end the thread."""
         if self._client is not None:
             with suppress(Exception):
-                self._run(self._client.close(timeout=RPC_SECONDS))
+                self._run(close_client(self._client), 2 * RPC_SECONDS + 1)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(RPC_SECONDS)
         if not self._thread.is_alive():

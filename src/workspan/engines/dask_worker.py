@@ -95,7 +95,20 @@ class _Line:
             if not self._reader.done():
                 self._reader.cancel()
                 give_back(self._commands)
-        await self._client.close()
+        self._box.leave()
+        await close_client(self._client)
+
+
+async def close_client(client: Any) -> None:
+    """Close a client of Dask, so that nothing of it is left in the event loop.
+
+    Where the scheduler has closed the connection first, Dask leaves the sender of this side waiting with a timer. If
+    that rings in the last turn of a loop, Python tells at exit of an exception that nobody has looked at.
+    """
+    await client.close(timeout=RPC_SECONDS)
+    sender = getattr(client, "scheduler_comm", None)
+    if sender is not None:
+        await sender.close(timeout=RPC_SECONDS)
 
 
 def _keeps_place(dask_worker: Any, key: Any) -> str:
@@ -163,6 +176,11 @@ class Outbox:
         """Wait until all is sent."""
         if self._sender is not None:
             await self._sender
+
+    def leave(self) -> None:
+        """Give back what this side has opened; it may have made the queue anew when the reader was gone already."""
+        if self._queue is not None:
+            give_back(self._queue, 1)
 
     async def end(self, users: int = 2) -> None:
         """Send the rest, tell the reader that nothing follows, and remove the queue.
