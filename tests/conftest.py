@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Start shared clusters before the leak check of the first test that uses them looks around."""
-    dask_kit.pytest_collection_modifyitems(items)
+    dask_kit.pytest_collection_modifyitems(config, items)
     ray_kit.pytest_collection_modifyitems(items)
 
 
