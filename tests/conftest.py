@@ -29,6 +29,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Start shared clusters before the leak check of the first test that uses them looks around."""
     dask_kit.pytest_collection_modifyitems(config, items)
     ray_kit.pytest_collection_modifyitems(items)
+    # They come last: both have listeners and threads in this process, and Ray changes its environment.
+    items.sort(key=lambda item: "ray_cluster" in item.fixturenames or "dask_cluster" in item.fixturenames)
 
 
 @pytest.fixture

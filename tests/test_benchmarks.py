@@ -54,7 +54,7 @@ def test_the_block_benchmark_runs_small(tmp_path: Path) -> None:
     """The side-by-side benchmark completes all its layouts and writes a row for each."""
     sizes = ["--side", "3", "--conflict-side", "3", "--process-blocks", "6", "--rounds", "1"]
     command = [sys.executable, FOLDER / "bench_blocks.py", *sizes, "--out", tmp_path]
-    subprocess.run(command, check=True, timeout=50)
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=50)
     record = json.loads((tmp_path / "blocks.json").read_text())
     assert len(record["rows"]) == 4
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in record["rows"])
@@ -63,7 +63,7 @@ def test_the_block_benchmark_runs_small(tmp_path: Path) -> None:
 def test_the_report_benchmark_runs_small(tmp_path: Path) -> None:
     """Both libraries run tracked, and ours is read back against the limit of one second (D27)."""
     command = [sys.executable, FOLDER / "bench_report.py", "--side", "4", "--rounds", "1", "--out", tmp_path]
-    subprocess.run(command, check=True, timeout=50)
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=50)
     rows = json.loads((tmp_path / "report.json").read_text())["rows"]
     assert [row["unit"] for row in rows] == ["us/block", "MB", "ms"]
     assert [row["target"] for row in rows] == [0.35, 1.0, 1.0]
@@ -75,7 +75,9 @@ def test_the_array_benchmark_runs_small(tmp_path: Path) -> None:
     """Loop, Workspan and Dask give the same voxels, and each row has a figure of both sides."""
     pytest.importorskip("dask.array")
     sizes = ["--side", "40", "--block", "20", "--rounds", "1"]
-    subprocess.run([sys.executable, FOLDER / "bench_arrays.py", *sizes, "--out", tmp_path], check=True, timeout=55)
+    subprocess.run(
+        [sys.executable, FOLDER / "bench_arrays.py", *sizes, "--out", tmp_path], check=True, cwd=tmp_path, timeout=55
+    )
     rows = json.loads((tmp_path / "arrays.json").read_text())["rows"]
     assert len(rows) >= 6
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows)
@@ -85,7 +87,9 @@ def test_the_array_benchmark_runs_small(tmp_path: Path) -> None:
 def test_the_dataset_benchmark_runs_small(tmp_path: Path) -> None:
     """The job gives all its rows by hand, in this process and in workers, and so do the row functions."""
     sizes = ["--rows", "400", "--files", "2", "--items", "60", "--rounds", "1", "--only", "loop", "rows"]
-    subprocess.run([sys.executable, FOLDER / "bench_dataset.py", *sizes, "--out", tmp_path], check=True, timeout=50)
+    subprocess.run(
+        [sys.executable, FOLDER / "bench_dataset.py", *sizes, "--out", tmp_path], check=True, cwd=tmp_path, timeout=50
+    )
     rows = [json.loads((tmp_path / f"{name}.json").read_text())["rows"] for name in ("dataset", "dataset_rows")]
     assert [len(part) for part in rows] == [5, 1]
     assert all(row["ours"] > 0 and row["peer"] > 0 for part in rows for row in part)
@@ -94,7 +98,7 @@ def test_the_dataset_benchmark_runs_small(tmp_path: Path) -> None:
 def test_the_step_benchmark_runs_small(tmp_path: Path) -> None:
     """The benchmark of step timers completes, with Ray or without, and writes a row for each case."""
     command = [sys.executable, FOLDER / "bench_steps.py", "--items", "400", "--rounds", "1", "--out", tmp_path]
-    subprocess.run(command, check=True, timeout=50)
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=50)
     record = json.loads((tmp_path / "steps.json").read_text())
     assert len(record["rows"]) == (9 if record["peer"].startswith("Ray") else 5)
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in record["rows"])
@@ -103,7 +107,7 @@ def test_the_step_benchmark_runs_small(tmp_path: Path) -> None:
 def test_the_recorder_benchmark_runs_small(tmp_path: Path) -> None:
     """Timing a step is measured enabled and disabled, against the limits of 5 and 0.5 us a call (E19)."""
     command = [sys.executable, FOLDER / "bench_recorder.py", "--calls", "300", "--rounds", "1", "--out", tmp_path]
-    subprocess.run(command, check=True, timeout=50, env={**os.environ, "WORKSPAN_LIVE_ENABLED": "0"})
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=50, env={**os.environ, "WORKSPAN_LIVE_ENABLED": "0"})
     rows = json.loads((tmp_path / "recorder.json").read_text())["rows"]
     assert [row["peer"] for row in rows] == [5.0, 5.0, 10.0, 0.5]
     assert all(row["ours"] > 0 for row in rows)
@@ -112,7 +116,7 @@ def test_the_recorder_benchmark_runs_small(tmp_path: Path) -> None:
 def test_the_estimator_benchmark_runs_small(tmp_path: Path) -> None:
     """Every mode has its three errors and every cost its time, beside the best of the simple methods or the limit."""
     sizes = ["--stride", "25", "--rounds", "1", "--out", tmp_path]
-    subprocess.run([sys.executable, FOLDER / "bench_estimator.py", *sizes], check=True, timeout=55)
+    subprocess.run([sys.executable, FOLDER / "bench_estimator.py", *sizes], check=True, cwd=tmp_path, timeout=55)
     rows = json.loads((tmp_path / "estimator.json").read_text())["rows"]
     assert [row["unit"] for row in rows] == ["%"] * 12 + ["ms", "us", "us"]
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows if not row["what"].startswith("bad"))
@@ -122,7 +126,7 @@ def test_the_forecast_benchmark_runs_small(tmp_path: Path) -> None:
     """One load, run twice, is forecast once; the figures and every pair of forecast and outcome are kept (D32)."""
     options = ["--runs", "2", "--attempts", "1", "--loads", "even", "--demo"]
     options += ["--out", str(tmp_path), "--keep", str(tmp_path / "pairs.json")]
-    subprocess.run([sys.executable, FOLDER / "bench_forecast.py", *options], check=True, timeout=50)
+    subprocess.run([sys.executable, FOLDER / "bench_forecast.py", *options], check=True, cwd=tmp_path, timeout=50)
     rows = json.loads((tmp_path / "forecast.json").read_text())["rows"]
     (pair,) = json.loads((tmp_path / "pairs.json").read_text())
     assert [row["unit"] for row in rows] == ["%", "%"]
@@ -133,7 +137,7 @@ def test_the_eta_benchmark_runs_small(tmp_path: Path) -> None:
     """A run is replayed through ours and both peers, without and with history; the range is held to 90 %."""
     pytest.importorskip("tqdm")
     command = [sys.executable, FOLDER / "bench_eta.py", "--seeds", "1", "--only", "long blocks", "--out", tmp_path]
-    subprocess.run(command, check=True, timeout=50)
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=50)
     rows = json.loads((tmp_path / "eta.json").read_text())["rows"]
     assert [row["unit"] for row in rows] == ["s", "%", "%"] * 2
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows if row["unit"] == "s")

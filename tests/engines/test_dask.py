@@ -165,6 +165,7 @@ class TestFaults:
         assert report["t"].workers.count == 2
         wait_until(lambda: what_is_left(client) == ([], []), "the scheduler has forgotten the run, and those before it")
 
+    @full
     @rough
     def test_a_retired_worker_finishes_its_block(self, rough_cluster: DaskCluster, client: Any, holder: Holder) -> None:
         """R70, W9: a Dask worker that is retired in mid-block returns that block, and costs no start."""

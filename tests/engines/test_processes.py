@@ -779,7 +779,7 @@ class TestStart:
     def test_a_worker_function_that_is_not_needed_any_more(self, make_run, monkeypatch, gate):
         """B91: told to stop before it has even started, it is given its time to come, and then ended."""
         monkeypatch.setenv("WORKSPAN_HOST", "127.0.0.1")
-        monkeypatch.setattr("workspan.engines.processes.EXIT_SECONDS", 0.5)
+        monkeypatch.setattr("workspan.engines.processes.EXIT_SECONDS", 2.0)
         never = gate("never")
 
         def wait():

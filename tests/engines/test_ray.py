@@ -232,7 +232,9 @@ class TestOwnRay:
         require_ray()
         driver = start_script("run(line(5, lambda block: None, max_workers=2), 'ray')", tmp_path)
         assert result(driver, tmp_path) == ["True", "5", "0", "2"]
-        assert [text for text in (tmp_path / "output").read_text().splitlines() if "RESULT" not in text] == []
+        lines = (tmp_path / "output").read_text().splitlines()
+        # On a busy machine it may come up so slowly that the run says that it waits.
+        assert [text for text in lines if "RESULT" not in text and "no worker has got a place" not in text] == []
 
 
 @full

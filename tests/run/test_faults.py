@@ -129,7 +129,7 @@ class TestDeaths:
 
             way = ways[block.index]
             first = pids / f"{way}.{os.getpid()}"
-            if any(path.name.startswith(way) for path in pids.iterdir()):
+            if any(path.name.startswith(f"{way}.") for path in pids.iterdir()):
                 (tmp_path / f"again.{way}").touch()
                 return
             first.touch()

@@ -47,7 +47,6 @@ class FakeRun:
                 b.spec.task_id,
                 b.layout,
                 b.state,
-                3,
                 False,
                 None,
                 TaskAggregate(b.layout.num_blocks, resource_tracking=False, has_workers=has_workers),
