@@ -31,7 +31,7 @@ full = pytest.mark.skipif(not FULL, reason="a heavier fault: WORKSPAN_FULL=1 run
 rough = pytest.mark.leaks("processes", reason="workers that join the shared cluster stay until its end")
 
 
-pytestmark = pytest.mark.usefixtures("logs")
+pytestmark = [pytest.mark.usefixtures("logs"), pytest.mark.once]
 
 
 @pytest.fixture(scope="module")

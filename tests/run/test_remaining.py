@@ -263,3 +263,23 @@ def test_an_estimate_that_fails_costs_no_display(monkeypatch, caplog):
         assert ws.run_blockwise(task("remaining-broken"), engine="serial", progress=watcher, summary=False)
     assert [states["remaining-broken"].left for states in told] == [None, None]
     assert caplog.text.count("the time that is left is not shown") == 1
+
+
+@pytest.mark.usefixtures("logs")
+def test_nothing_is_left_at_the_end():
+    """KF-56: what an observer is told when a task has ended is 0 s, however short ago the estimate was made."""
+    told = []
+
+    class Watcher:
+        def on_start(self, states):
+            pass
+
+        def on_progress(self, states):
+            pass
+
+        def on_finish(self, states):
+            told.append(states["t"].left.value)
+
+    made = task("t")
+    assert ws.run_blockwise(made, engine="serial", progress=Watcher(), summary=False)
+    assert told == [0.0]

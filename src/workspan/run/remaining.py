@@ -81,12 +81,15 @@ class RunRemaining:
         self._tasks = [_Watched(*pair) for pair in zip(session.tasks, session.record.books, strict=True)]
         self._lock = Lock()
         self._looked_at = -1e300
+        self._ended = 0
 
     def look(self, now: float) -> list[Left | None]:
         """Return what is left of each task at *now*, in seconds of the run's clock; ``None`` where nothing is known."""
         with self._lock:
-            if now >= self._looked_at + LOOK_SECONDS:
-                self._looked_at = now
+            # A task that has just ended has nothing left, however short ago somebody looked.
+            ended = sum(watched.book.state.is_done() for watched in self._tasks)
+            if now >= self._looked_at + LOOK_SECONDS or ended != self._ended:
+                self._looked_at, self._ended = now, ended
                 self._look(now)
             return [watched.remaining.left(now) for watched in self._tasks]
 
