@@ -119,7 +119,7 @@ REFUSED = [
     (("demo", "--block", "0"), "--block 0 is too small: use 8 or more voxels"),
     (("demo", "--block", "-64"), "--block -64 is too small"),
     (("demo", "--block", "7"), "--block 7 is too small"),
-    (("demo", "--engine", "dask"), "dask"),
+    (("demo", "--engine", "spark"), "engine='spark' is not known: use one of 'processes', 'serial', 'dask'"),
     (("demo", "--frsh"), "--frsh"),
     (("demo", "--act", "curtain"), "curtain"),
     (("demo", "--act", "forecast"), "--act forecast tells a second run from the first one"),

@@ -74,7 +74,7 @@ def demo(
     workers: Annotated[int, Parameter(converter=_whole, help="Worker processes of a task.")] = 2,
     block: Annotated[int, Parameter(converter=_whole, help="Edge of a block, in voxels.")] = 64,
     engine: Annotated[
-        Literal["processes", "serial"], Parameter(help="Worker processes, or all blocks in this process.")
+        str, Parameter(help="Who runs the blocks: processes, serial, dask, ray, or a cluster (dask://host:8786).")
     ] = "processes",
     act: Annotated[
         list[Literal["brain", "flights", "forecast"]] | None,

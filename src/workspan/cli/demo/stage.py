@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import workspan as ws
 from workspan.cli import exits
 from workspan.cli.terminal import say
+from workspan.engines.choose import engine_of
 from workspan.errors import ConfigurationError, StoreFullError, WorkspanError
 from workspan.views.format import one_line, table, titled
 from workspan.views.terminal import encoding_of
@@ -37,7 +38,7 @@ class Options:
     out: Path
     workers: int
     block: int
-    engine: Literal["processes", "serial"]
+    engine: str
     fresh: bool
     quiet: bool
     acts: tuple[str, ...] = ACTS
@@ -48,12 +49,13 @@ class Options:
         Raises
         ------
         ConfigurationError
-            A number is too small, or a forecast is asked for without worker processes.
+            A number is too small, the engine is not known, or a forecast is asked for without worker processes.
         """
         if self.workers < 1:
             raise ConfigurationError(f"--workers {self.workers} is too small: use 1 or more")
         if self.block < SMALLEST_BLOCK:
             raise ConfigurationError(f"--block {self.block} is too small: use {SMALLEST_BLOCK} or more voxels")
+        engine_of(self.engine)  # refuses words that name none; nothing is connected to yet
         if self.engine == "serial" and self.acts == ("forecast",):
             raise ConfigurationError("--act forecast is of worker processes: leave --engine serial out")
 
@@ -62,6 +64,8 @@ class Options:
         """Who runs the blocks."""
         if self.engine == "serial":
             return "all in this process"
+        if self.engine != "processes":
+            return f"{self.workers} worker{'s' * (self.workers > 1)} a task on {self.engine}"
         return "1 worker process a task" if self.workers == 1 else f"{self.workers} worker processes a task"
 
 
