@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<kind>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-FIGURE = re.compile(r"[-<]?\d[\d.,]*( (µs|ms|s|min|[KMGT]?B|%)(?!\w))?")
+FIGURE = re.compile(r"[-+<]?\d[\d.,]*( (µs|ms|s|min|[KMGT]?B|%)(?!\w))?")
 
 
 def without_figures(text: str) -> str:

@@ -29,7 +29,7 @@ from workspan.schedule.events import Ended
 
 FULL = os.environ.get("WORKSPAN_FULL") == "1"
 full = pytest.mark.skipif(not FULL, reason="a heavier fault: WORKSPAN_FULL=1 runs it")
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("logs")]
 
 
 @pytest.fixture
