@@ -203,7 +203,7 @@ def test_the_manual_test_runs_unattended(tmp_path: Path) -> None:
         measured = grown[key]["measurements"]
         assert len(measured) == 6
         assert abs(measured[1]["dt_est"] / measured[1]["dt"] - 1) > 0.2
-        # Sleeps of tenths of a second, on a machine that runs other tests beside: they are off by a tenth by themselves.
+        # Sleeps of tenths of a second beside other tests are off by a tenth by themselves.
         assert abs(measured[-1]["dt_est"] / measured[-1]["dt"] - 1) < 0.35
         assert grown[key]["estimate"]["tck"][2] > 1
         assert grown[key]["estimate"]["count"] > steps[key]["estimate"]["count"]
