@@ -90,6 +90,8 @@ def waiting(place: Path) -> Look:
     look = Look(place)
     while not live.listening():
         time.sleep(0.001)
+    # Greeted: it may have been the viewer before this one that was still there.
+    look.frames += look.reader.feed(look.socket.recv(1 << 16))
     return look
 
 

@@ -348,7 +348,7 @@ def rows_of(table: BlockTable, counts: Ints, started_at: float, ended_at: float)
     here = (sent >= -_ROUNDING) & (returned <= ended_at - started_at + _ROUNDING)
     worker = np.full(size, -1, np.int32)
     if "worker_id" in known:
-        numbers = table.values["worker_id"]
+        numbers = np.asarray(table.values["worker_id"], np.int64)
         worker = np.where(known["worker_id"] & (numbers < 2**31), numbers, -1).astype(np.int32)
     values = {}
     for name in UNITS:
