@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -203,8 +204,8 @@ def test_the_manual_test_runs_unattended(tmp_path: Path) -> None:
         measured = grown[key]["measurements"]
         assert len(measured) == 6
         assert abs(measured[1]["dt_est"] / measured[1]["dt"] - 1) > 0.2
-        # Sleeps of tenths of a second beside other tests are off by a tenth by themselves.
-        assert abs(measured[-1]["dt_est"] / measured[-1]["dt"] - 1) < 0.35
+        # Of the last three, as one sleep of tenths of a second may be late beside other tests.
+        assert median(abs(each["dt_est"] / each["dt"] - 1) for each in measured[-3:]) < 0.2
         assert grown[key]["estimate"]["tck"][2] > 1
         assert grown[key]["estimate"]["count"] > steps[key]["estimate"]["count"]
 
