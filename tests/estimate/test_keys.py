@@ -13,6 +13,7 @@ import pytest
 from workspan.errors import UsageError
 from workspan.estimate import keys
 from workspan.estimate.keys import Key, Place
+from workspan.estimate.manager import WallClockTime
 
 
 def test_names_for_people() -> None:
@@ -124,3 +125,19 @@ def test_a_wrong_key_is_refused() -> None:
     assert keys.as_key(["m", "f"]) == ("m", "f", None)
     with pytest.raises(UsageError, match=r"'m\.f' is no key"):
         keys.as_key("m.f")
+
+
+def test_a_timed_function_stands_for_its_step() -> None:
+    """Also as a method of an object; of several steps the outermost; an untimed function is refused (E1, E7)."""
+
+    class Service:
+        @WallClockTime("outer", N_ref=lambda *arguments: arguments[1], order="O_N")
+        @WallClockTime("inner", N_ref=lambda self, n: n, order="O_N")
+        def serve(self, n: int) -> int:
+            return n
+
+    key = keys.as_key(Service.serve)
+    assert (key.module, key.qualname, key.step_name) == (__name__, Service.serve.__qualname__, "outer")
+    assert keys.as_key(Service().serve) == keys.as_key(tuple(key)) == key
+    with pytest.raises(UsageError, match="pass the timed function itself"):
+        keys.as_key(len)

@@ -218,6 +218,7 @@ def test_all_subclasses_at_once(recorder: ProgressRecorder, clock: Any) -> None:
     for cls in (Base, Own, Inherits, Later):
         cls().cook()
     assert [times(recorder, (M, c.__qualname__, None)) for c in (Own, Inherits, Later)] == [[3], [3], [1]]
+    assert recorder.forecast(Own.cook) is recorder.forecast((M, Own.__qualname__, None))
     with pytest.raises(UsageError, match="neither declared"):
         recorder.forecast((M, Base.__qualname__, None))
 

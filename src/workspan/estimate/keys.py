@@ -26,6 +26,9 @@ __all__ = ["Key", "Place", "as_key", "checked_name", "claim", "key_of_frame", "m
 
 LONGEST_NAME = 200
 
+STEPS = "__workspan_steps__"
+"""Attribute of a timed function: the keys of its steps, the outermost last."""
+
 
 class Key(NamedTuple):
     """Names of a step; equal to the plain tuple of its parts."""
@@ -91,18 +94,24 @@ def checked_name(name: Any, where: str) -> str | None:
 
 
 def as_key(key: Any) -> Key:
-    """Return *key* as a :class:`Key`.
+    """Return *key* as a :class:`Key`; a timed function stands for its own.
 
     Raises
     ------
     UsageError
-        It is not a tuple or list of two or three texts or ``None``.
+        It is neither a timed function nor a tuple or list of two or three texts or ``None``.
     """
     if isinstance(key, Key):
         return key
+    if steps := getattr(key, STEPS, None):
+        last: Key = steps[-1]
+        return last
     if isinstance(key, (tuple, list)) and len(key) in (2, 3) and all(p is None or isinstance(p, str) for p in key):
         return Key(*key)
-    raise UsageError(f"{key!r} is no key of a step: use (module, qualified name, step name), each text or None")
+    raise UsageError(
+        f"{key!r} is no key of a step: pass the timed function itself, or (module, qualified name, step name), each "
+        "text or None"
+    )
 
 
 def module_name(names: Mapping[str, Any]) -> str | None:
