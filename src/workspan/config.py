@@ -333,11 +333,22 @@ def _checked_all(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _checked(name: str, value: Any, where: str) -> Any:
     setting = _SETTINGS.get(name)
     if setting is None:
-        raise ConfigurationError(f"{where}: {name!r} is not a setting; known are {', '.join(sorted(_SETTINGS))}")
+        raise ConfigurationError(f"{where}: {name!r} is not a setting; {_meant(name)}")
     try:
         return setting.check(value)
     except ValueError as error:
         raise ConfigurationError(f"{where}: {name}={value!r} {error}") from None
+
+
+def _meant(name: str) -> str:
+    """Return which setting was probably meant, or the names of all."""
+    from difflib import get_close_matches
+
+    ends = [known for known in _SETTINGS if known.rpartition(".")[2] == name.rpartition(".")[2]]
+    close = ends or get_close_matches(name, _SETTINGS, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}? 'workspan config' lists all"
+    return f"known are {', '.join(sorted(_SETTINGS))}"
 
 
 def _agree(values: Mapping[str, Any], where: str) -> None:

@@ -631,7 +631,7 @@ def test_what_lies_between_operators_is_bounded(tmp_path: Path, tracked: bool) -
 
 
 def test_figures_can_be_asked_for_while_it_runs() -> None:
-    """Counts and times grow with the tasks that have finished, and at the end are those of the report (M91)."""
+    """Counts and times grow with the tasks that have finished, and at the end are those of the report (M84, M91)."""
     data = ws.range(20, blocks=5).map_batches(double)
     assert data.metrics() == ()
     finished: list[int] = []

@@ -100,7 +100,7 @@ def hand_made(tmp_path: Path) -> tuple[list[OperatorRun], list[TaskRecord]]:
 
 
 def test_figures_equal_direct_computation(hand_made: Any) -> None:
-    """Every min, max, mean, sum and count of hand-made records (A24, MR11, MR12)."""
+    """Every min, max, mean, sum and count of hand-made records (A24, M71, M87, MR11, MR12)."""
     summary = summarise(hand_made[0])
     (op,) = summary.operators
 
@@ -163,7 +163,7 @@ Dataset
 
 
 def test_the_text_has_its_layout(hand_made: Any) -> None:
-    """One paragraph an operator, lines without a sample left out, times to two decimals (A23, M80, M81, M82)."""
+    """One paragraph an operator, lines without a sample left out, times to two decimals (A23, M80, M81, M82, M84)."""
     text = render(summarise(hand_made[0]))
     assert [line.split() for line in text.splitlines()] == [line.split() for line in LAYOUT.splitlines()]
     widths = {len(line) for line in text.splitlines() if line.endswith("total")}
@@ -218,7 +218,7 @@ def test_there_is_nothing_to_tell_before_a_run() -> None:
 
 
 def test_rows_are_counted_between_operators_and_stages() -> None:
-    """Rows in are the parent's rows out, a source has none, each stage tells what it left (M82, M90, M100)."""
+    """Rows in are the parent's rows out, a source has none, each stage tells what it left (M35, M82, M90, M100)."""
     data = ws.range(10, blocks=2).filter(ws.col("id") >= 5).map_batches(Model).map(lambda row: row)
     data.to_arrow(engine="serial")
     summary = data.stats_summary()

@@ -246,3 +246,23 @@ def test_the_steps_can_be_seen_before_anything_runs() -> None:
     assert "batches of 4 rows" in text
     assert "MapBatches(never) output build" in text
     assert "one batch a block" in ws.range(10).map_batches(never).explain()
+
+
+def test_stamps_are_of_one_clock_with_an_anchor(fake: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker reads its wall clock once a task, so a clock that is set meanwhile moves no stamp (M74)."""
+    wall = [1e9]
+    monkeypatch.setattr(fake, "time", lambda: wall[0] + fake.perf_counter())
+
+    def set_back(batch: Any) -> Any:
+        fake.sleep(0.5)
+        wall[0] -= 3600.0
+        return batch
+
+    data = ws.from_arrow(tables(4)).options(block_bytes=7).map_batches(set_back, batch_size=1)
+    operator = run(data)
+    assert data._last is not None
+    ((record,),) = data._last.records
+    assert [block.started_at for block in record.blocks] == pytest.approx(
+        [1e9, 1e9 + 0.5, 1e9 + 1.0, 1e9 + 1.5], abs=1e-3
+    )
+    assert operator.span_seconds == pytest.approx(2.0)

@@ -62,6 +62,8 @@ def test_the_environment_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
         ("timing.on_n_ref_change", "forget", "use one of quarantine, keep, discard"),
         ("logging.roots", [1], "is not a list of names"),
         ("timing.colour", 1, "'timing.colour' is not a setting"),
+        ("timing.dir", 1, "'timing.dir' is not a setting; did you mean timing.directory"),
+        ("workers", 1, r"'workers' is not a setting; did you mean run.workers\?"),
         ("timing", 1, "timing=1 is a group of settings"),
     ],
 )

@@ -166,7 +166,7 @@ def test_concurrent_processes_lose_nothing(tmp_path: Path, recorder: ProgressRec
 
 
 def test_a_kill_loses_nothing_that_was_finished(tmp_path: Path, recorder: ProgressRecorder, home: Path) -> None:
-    """What was measured before a SIGKILL inside a step is there, the step itself is not (E66, E67, R59, KF-67)."""
+    """What was measured before a SIGKILL inside a step is there, the step itself is not (D31, E66, E67, R59, KF-67)."""
     assert start(tmp_path, home, "s", "10", "inside").communicate()[0] == b""
     assert {key.step_name: kept.count for key, kept in recorder._loaded().items()} == {"s": 10}
     step(1)

@@ -197,12 +197,12 @@ def test_a_store_alone_is_a_history(tmp_path: Path) -> None:
     """Without summaries the blocks of the tracking store are read, with their times and sizes (D32)."""
     config.configure(timing={"persistent_data": False})
     task = line(30, lambda block: time.sleep(0.002), tracking_path=tmp_path / "track", resource_tracking=True)
-    run(task)
+    report = run(task)
     assert read_summaries("t") == ([], 0)
     found = task.forecast(fresh=True)
     assert found.basis == "30 blocks of 1 run"
     assert found.work_seconds is not None
-    assert 0.06 < found.work_seconds < 1.0
+    assert 0.06 < found.work_seconds < 2 * report.work
     assert found.tasks["t"].peak_rss_bytes is not None
 
 
@@ -210,11 +210,11 @@ def test_a_store_without_measurements_gives_the_figures_of_its_runs(tmp_path: Pa
     """runs.jsonl alone holds how long blocks took: mean, spread and ends (D32)."""
     config.configure(timing={"persistent_data": False})
     task = line(30, lambda block: time.sleep(0.002), tracking_path=tmp_path / "track")
-    run(task, "processes")
+    report = run(task, "processes")
     found = task.forecast(fresh=True)
     assert found.basis == "30 blocks of 1 run"
     assert found.work_seconds is not None
-    assert 0.06 < found.work_seconds < 1.0
+    assert 0.06 < found.work_seconds < 2 * report.work
 
 
 def test_another_layout_is_forecast_by_size(remember: Remember) -> None:
@@ -392,10 +392,12 @@ def test_workers_must_be_a_number_above_0(remember: Remember) -> None:
 
 
 def test_the_forecast_of_a_real_run_holds_it() -> None:
-    """Worker processes, sleeping blocks: the second run lies inside what the first one says, within a margin (D32)."""
+    """Worker processes, sleeping blocks: told is what the run took that it comes from, within a margin (D32).
+
+    Not what another run takes: that depends on what else the machine does then.
+    """
     task = line(40, lambda block: time.sleep(0.01), max_workers=2)
-    run(task, "processes")
-    found = task.forecast()
     took = run(task, "processes").wall_seconds
-    assert found.wall_seconds == pytest.approx(took, rel=0.9)
+    found = task.forecast()
+    assert found.wall_seconds == pytest.approx(took, rel=0.6)
     assert found.tasks["t"].startup_seconds is not None
