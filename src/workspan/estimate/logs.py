@@ -96,7 +96,7 @@ def log_event(activation: Activation, event: str, error: BaseException | None = 
 
     Ends (``complete``, ``failed``) are the last of their activation: whatever comes later is dropped.
     """
-    watched = publish.listening()
+    watched = publish.asked()
     if not (activation.logged or watched):
         return
     state = state_of(activation, event)

@@ -21,7 +21,7 @@ import msgspec
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory, in_order, usable
 
-__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of"]
+__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
 
 FORMAT = "workspan-timing"
 VERSION = 1
@@ -227,7 +227,23 @@ def _moment(value: Any) -> float | None:
 def encode(steps: Iterable[StepHistory]) -> bytes:
     """Write a document; nothing in it is NaN or infinite."""
     document = {"format": FORMAT, "version": VERSION, "steps": [_step_item(step) for step in steps]}
-    return msgspec.json.format(msgspec.json.encode(_finite(document)), indent=1) + b"\n"
+    return msgspec.json.format(to_json(_finite(document)), indent=1) + b"\n"
+
+
+def to_json(value: Any) -> bytes:
+    """Encode as JSON; halves of surrogate pairs, which no file can hold, as escape sequences."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_writable(value))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_writable(name): _writable(inner) for name, inner in value.items()}
+    return [_writable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _step_item(step: StepHistory) -> dict[str, Any]:
