@@ -181,8 +181,14 @@ class Activation:
         self.discarded = True
 
     def report(self, fraction: float) -> None:
-        """Tell which part of the work is done, 0 to 1, where the code knows it better than the clock."""
-        self.fraction_reported = min(max(float(fraction), 0.0), 1.0)
+        """Tell which part of the work is done, 0 to 1, where the code knows it better than the clock.
+
+        What is not a number is passed over.
+        """
+        part = float(fraction)
+        if part != part:
+            return
+        self.fraction_reported = min(max(part, 0.0), 1.0)
         self.recorder.reported(self)
 
     # -- for the recorder --

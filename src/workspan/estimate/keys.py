@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import CodeType, FrameType
 
-__all__ = ["Key", "Place", "as_key", "checked_name", "claim", "key_of_frame", "module_name"]
+__all__ = ["Key", "Place", "as_key", "checked_name", "claim", "key_of_frame", "module_name", "writable"]
 
 LONGEST_NAME = 200
 
@@ -96,6 +96,17 @@ def _is_bad(sign: int) -> bool:
     return sign < 32 or 127 <= sign < 160 or 0xD800 <= sign < 0xE000
 
 
+def writable(text: str) -> str:
+    r"""Return a text with what no file can hold, as the name of a script may have it, in escape sequences.
+
+    Examples
+    --------
+    >>> writable("a" + chr(0xDCFF))
+    'a\\udcff'
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def as_key(key: Any) -> Key:
     """Return *key* as a :class:`Key`.
 
@@ -107,7 +118,7 @@ def as_key(key: Any) -> Key:
     if isinstance(key, Key):
         return key
     if isinstance(key, (tuple, list)) and len(key) in (2, 3) and all(p is None or isinstance(p, str) for p in key):
-        return Key(*key)
+        return Key(*(None if part is None else writable(part) for part in key))
     raise UsageError(f"{key!r} is no key of a step: use (module, qualified name, step name), each text or None")
 
 
@@ -129,8 +140,7 @@ def module_name(names: Mapping[str, Any]) -> str | None:
     found = _scripts.get(file)
     if found is None:
         digest = hashlib.sha256(os.path.realpath(file).encode("utf-8", "surrogateescape")).hexdigest()
-        stem = PurePath(file).stem.encode("utf-8", "backslashreplace").decode()  # it need not be text
-        found = _scripts[file] = f"__main__:{stem}-{digest[:6]}"
+        found = _scripts[file] = f"__main__:{writable(PurePath(file).stem)}-{digest[:6]}"
     return found
 
 

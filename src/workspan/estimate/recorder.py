@@ -21,7 +21,7 @@ from workspan.estimate import activation as stacks
 from workspan.estimate import publish
 from workspan.estimate.activation import INERT, Activation, _stack, top
 from workspan.estimate.forecast import Forecast
-from workspan.estimate.keys import Key, as_key, key_of_frame
+from workspan.estimate.keys import Key, as_key, key_of_frame, writable
 from workspan.estimate.knowledge import _stored_order
 from workspan.estimate.logs import Countdown, log_event
 from workspan.estimate.measurements import usable
@@ -412,7 +412,7 @@ def _variant(step: Step, choose: Callable[..., Any], args: tuple[Any, ...], kwar
         reported("variant", step, error)
         return None
     if isinstance(value, str) and value:
-        return value[:200]
+        return writable(value[:200])
     if value is not None:
         warn_once(("variant", step.key), "step %s: variant returned %r, no text; it is left out", step.key, value)
     return None

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from workspan.estimate.keys import Key
+from workspan.estimate.keys import Key, as_key, writable
 from workspan.estimate.measurements import Measurement, StepHistory, in_order, usable
 
 __all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
@@ -111,7 +111,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         raise ValueError(f"its key is {str(parts)[:80]}")
     if not all(part is None or isinstance(part, str) for part in parts):
         raise ValueError("a part of its key is not text")
-    key = Key(*parts)
+    key = as_key(parts)
     step = StepHistory(
         key,
         order=_text(item.get("order")) or _text(details.get("order")),
@@ -240,7 +240,7 @@ def to_json(value: Any) -> bytes:
 
 def _writable(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+        return writable(value)
     if isinstance(value, dict):
         return {_writable(name): _writable(inner) for name, inner in value.items()}
     return [_writable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
