@@ -37,7 +37,7 @@ def run(
     """
     from workspan.report.comparison import compare
     from workspan.views.comparison import render_comparison
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     found = compare(
         a,
@@ -51,7 +51,8 @@ def run(
     if as_json:
         say(json.dumps(found.to_dict(), indent=1, allow_nan=False))
     else:
-        say(render_comparison(found, everything=everything, encoding=encoding_of(sys.stdout)))
+        encoding, columns = encoding_of(sys.stdout), columns_of(sys.stdout)
+        say(render_comparison(found, everything=everything, encoding=encoding, columns=columns))
     if found.regressions:
         return _WORSE
     # Without a limit a task that is gone is a thing to read; with one the gate cannot say that all is well.
