@@ -20,11 +20,13 @@ from __future__ import annotations
 from math import hypot, isfinite, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from workspan.estimate.ends import LATE, finish, left_of, range_of
+from workspan.estimate.ends import LATE, OUTSTANDING, finish, left_of, range_of, with_stragglers
 from workspan.estimate.pace import ALIKE, USUAL_SPREAD, Bin, Pace, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from workspan.estimate.ends import Stragglers
 
 __all__ = ["Left", "Look", "Remaining", "Running"]
 
@@ -33,7 +35,6 @@ RANGE_FROM = 5  # measured blocks, as for every other interval
 PRIOR_OFF = 0.15  # by how much a run as a whole misses what earlier ones have shown
 PRIOR_COUNTS = 6.0  # most blocks that earlier runs count for
 Z = 1.645
-OUTSTANDING = 5.0  # times the usual, and above all spread: a straggler
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
 SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
 START_SPREAD = 0.15  # by what part of it the start of workers differs between runs
@@ -121,6 +122,8 @@ class Remaining:
         Relative standard deviation of single blocks around it, or ``None``.
     first_extra
         What the first block of a worker takes longer, in seconds, as earlier runs say.
+    stragglers
+        Blocks that took far longer than all others in earlier runs; *history* does not count them.
 
     Examples
     --------
@@ -140,11 +143,14 @@ class Remaining:
         history: int | None = None,
         history_spread: float | None = None,
         first_extra: float = 0.0,
+        stragglers: Stragglers | None = None,
     ) -> None:
         self._measures = measures
         self._history = history
         self._history_spread = history_spread
         self._first_extra = first_extra
+        self._stragglers = stragglers
+        self._straggled = 0
         self._bins: list[Bin] = []
         self._open = Bin(measures)
         self._last: Look | None = None
@@ -191,6 +197,7 @@ class Remaining:
             part.blocks -= 1
             part.seconds -= look.longest
             part.squares -= look.longest**2
+            self._straggled += 1
         if part.blocks <= 0:
             return
         part.seconds = max(part.seconds, 0.0)
@@ -237,10 +244,11 @@ class Remaining:
             work *= share
         first_extra = self._extra(look, a_block)
         log_spread = sqrt(log(1.0 + pace.spread**2))
+        times = self._stragglers.times if self._stragglers else 0.0
         expected, residuals, longest = 0.0, [], (0.0, 0.0)
         for block in look.running:
             usual = _mean(pace, block.units) + (first_extra if block.is_first else 0.0)
-            left, overdue = left_of(block.age, usual, log_spread)
+            left, overdue = left_of(block.age, usual, log_spread, times)
             if left >= max(residuals, default=0.0):
                 longest = block.age, usual
             residuals.append(left)
@@ -263,12 +271,20 @@ class Remaining:
         ends = min(workers, waiting + len(residuals))
         if ends > 1 and value > most:
             value += 0.5 * pace.spread * a_block * sqrt(2.0 * log(ends)) * min(1.0, waiting / workers)
+        off = [0.0, 0.0]
+        if residuals:
+            off = [abs(end(each) - end(most)) for each in range_of(*longest, log_spread, times)]
+        if self._stragglers is not None and waiting:
+            low, value, high = self._with_stragglers(look, value, waiting, a_block, workers)
+            off = [max(off[0], value - low), max(off[1], high - value)]
         chain = (look.chain - (1 if residuals else 0)) * a_block + min(residuals, default=0.0)
         if look.largest is not None and waiting:
             before, units = look.largest
             its = _mean(pace, units)
             others = (work - its) / (waiting - 1) if waiting > 1 else 0.0
-            value = max(value, before * others / (share * workers) + its)
+            at_last = before * others / (share * workers) + its
+            if at_last > value:
+                value, off = at_last, [max(each, Z * pace.spread * its) for each in off]
         value = max(value, chain if waiting else 0.0, look.upstream + a_block if look.upstream else 0.0)
         value += look.starting
         if not isfinite(value):
@@ -276,9 +292,6 @@ class Remaining:
         source = "run" if pace.counted > self._prior_counts() else "history"
         if look.blocks - look.firsts < RANGE_FROM and self._history_spread is None:
             return Left(value, None, None, source)
-        off = [0.0, 0.0]
-        if residuals:
-            off = [abs(end(each) - end(most)) for each in range_of(*longest, log_spread)]
         return self._range(look, pace, value, work, a_block, workers * share, off, source)
 
     def _range(
@@ -302,6 +315,20 @@ class Remaining:
         others = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2 + drift**2 + start**2)
         low, high = hypot(others, off[0]), hypot(others * SURPRISES, off[1])
         return Left(value, max(0.0, value - low), value + high, source)
+
+    def _with_stragglers(
+        self, look: Look, value: float, waiting: int, a_block: float, workers: int
+    ) -> tuple[float, float, float]:
+        """Return low end, middle and high end of what is left if as many stragglers come as earlier runs had."""
+        assert self._stragglers is not None
+        known = self._stragglers
+        length = (known.times - 1.0) * a_block
+        expected = waiting * (known.blocks + self._straggled) / (known.of + look.blocks)
+        return (
+            value,
+            with_stragglers(value, length, expected, workers),
+            with_stragglers(value, length, expected, workers, 0.95),
+        )
 
     def _prior_counts(self) -> float:
         """For how many blocks earlier runs count."""
