@@ -71,6 +71,7 @@ def score(run: Callable[[int], Recorded], count: int, *, with_history: bool, tol
                 "predict": lambda size, known=known, drift=drift: drift * known.seconds(size),
                 "spread": known.spread,
                 "first_extra": known.first_extra,
+                "stragglers": known.stragglers,
             }
         whole.add(replay(this, told=told, **options))
     return whole

@@ -86,7 +86,9 @@ class Score:
         self.wide += other.wide
 
 
-def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: bool = False, trace=None) -> Score:
+def replay(
+    run: Recorded, *, predict=None, spread=None, first_extra=0.0, stragglers=None, told: bool = False, trace=None
+) -> Score:
     """Show one run on all displays, and compare at each picture on which a peer says something.
 
     Where ours is silent and the peer is not, ours counts as having said 0.
@@ -98,6 +100,7 @@ def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: b
         history=None if predict is None else 0,
         history_spread=spread,
         first_extra=first_extra,
+        stragglers=stragglers,
     )
     peers = {"tqdm": Tqdm(run, clock, told), "rich": Rich(run, clock, told)}
     if run.skipped and not told:

@@ -64,7 +64,9 @@ class Looker:
         self._squares = [0.0, *accumulate(t * t for t in times)]
         seen: set[int] = set()
         self._first = []
-        for index, worker, begin, end in sorted(run.blocks, key=lambda b: b[2]):
+        self._by_begin = sorted(run.blocks, key=lambda b: b[2])
+        self._begun, self._running = 0, []
+        for index, worker, begin, end in self._by_begin:
             if worker not in seen:
                 seen.add(worker)
                 self._first.append((end, end - begin, index))
@@ -97,14 +99,21 @@ class Looker:
             accumulate(units, lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), initial=none)
         )
 
+    def in_flight(self, now: float) -> list[tuple[int, int, float, float]]:
+        """Return the blocks that run at *now*, which is not before what was asked for last."""
+        while self._begun < len(self._by_begin) and self._by_begin[self._begun][2] <= now:
+            self._running.append(self._by_begin[self._begun])
+            self._begun += 1
+        self._running = [block for block in self._running if block[3] > now]
+        return self._running
+
     def look(self, now: float) -> Look:
-        """Return what could be seen at *now*."""
+        """Return what could be seen at *now*, which is not before the last one."""
         run = self.run
         done = bisect_right(self._ends, now)
         running = [
             Running(now - begin, tuple(m[index] for m in self.measures), index in self._firsts)
-            for index, _, begin, _ in run.blocks[done : done + 4 * len(run.workers) + 64]
-            if begin <= now
+            for index, _, begin, _ in self.in_flight(now)
         ]
         begun = [sum(block.units[n] for block in running) for n in range(len(self.measures))]
         rest = tuple(max(0.0, a - t - b) for a, t, b in zip(self._all, self._taken[done], begun, strict=True))

@@ -103,7 +103,7 @@ class TestJson:
             main(["report", str(folder), "--json", f"{files[0]}", "--csv", f"{files[1]}", "--html", f"{files[2]}"]) == 0
         )
         out = capsys.readouterr().out
-        assert out.startswith("Resource Utilization")
+        assert "\nResource Utilization\n" in out
         assert f"7 blocks as CSV: {files[1]}" in out
         assert all(file.stat().st_size > 500 for file in files)
 

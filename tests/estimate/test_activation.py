@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -486,6 +487,7 @@ def test_report_tells_the_fraction(recorder: ProgressRecorder, clock: Any) -> No
             handle.report(0.9)
             assert handle.fraction == 0.9
             handle.report(7)
+            handle.report(math.nan)
             assert handle.fraction == 0.999
         assert handle.fraction == 1.0
 

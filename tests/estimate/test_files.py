@@ -565,3 +565,16 @@ def test_no_handler_runs_under_the_lock(recorder: ProgressRecorder, home: Path) 
     finally:
         logging.getLogger("workspan.estimate").removeHandler(handler)
     assert free == [True]
+
+
+def test_a_name_that_no_file_can_hold_costs_nothing_else(home: Path, recorder: ProgressRecorder, clock: Any) -> None:
+    """Half a surrogate pair in a key, as in the name of a script, is escaped, and all steps are saved (E20, E65)."""
+    for key in (("m\udcff", "f", "s\ud800"), ("m", "f", "plain")):
+        activation = recorder.record(key)
+        clock.work(1.0)
+        recorder.stop(activation)
+    assert recorder.flush()
+    assert sorted(step.key for step in TimingFolder(home).load().values()) == [
+        ("m", "f", "plain"),
+        ("m\\udcff", "f", "s\\ud800"),
+    ]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class DaskCluster:

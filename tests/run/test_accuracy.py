@@ -77,7 +77,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     found, order, _ = json.loads(done.stdout)

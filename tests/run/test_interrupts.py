@@ -96,7 +96,7 @@ def test_an_interrupted_run_keeps_what_was_done_and_goes_on_there(script, tmp_pa
     """
     process = script(mode)
     process.send_signal(number)
-    out, err = process.communicate(timeout=40)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], (out, err)
     if number == signal.SIGINT:
         assert "interrupted 2 0 2" in out
@@ -107,7 +107,7 @@ def test_an_interrupted_run_keeps_what_was_done_and_goes_on_there(script, tmp_pa
             os.kill(pid, 0)
     assert '"outcome":"interrupted"' in (tmp_path / "store" / "runs.jsonl").read_text().replace(" ", "")
     (tmp_path / "go").touch()
-    out, err = script(mode, wait=False).communicate(timeout=40)
+    out, err = script(mode, wait=False).communicate(timeout=120)
     assert "ended True 2" in out, (out, err)
 
 

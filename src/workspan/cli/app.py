@@ -212,6 +212,8 @@ def repair(
 
 
 def watch(
+    place: Annotated[str | None, Parameter(help="A tracking folder: only the program that works into it.")] = None,
+    /,
     *,
     name: Annotated[
         str | None,
@@ -230,7 +232,7 @@ def watch(
     """
     from workspan.cli.watch import run as run_watch
 
-    return run_watch(name=name, pid=pid, plain=plain, once=once)
+    return run_watch(place, name=name, pid=pid, plain=plain, once=once)
 
 
 def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of a run.")]) -> int:

@@ -11,6 +11,7 @@ from workspan.errors import (
     LayoutMismatchError,
     MapError,
     MissingExtraError,
+    NoStoreError,
     StoreFullError,
     StoreLockedError,
     UsageTypeError,
@@ -53,7 +54,7 @@ def code_of(error: Exception) -> int | None:
     """Exit code for *error*; ``None`` if it is not one that the user can do anything about."""
     if isinstance(error, (InvalidMetadataError, StoreLockedError, StoreFullError)):
         return STORE
-    if isinstance(error, (ConfigurationError, MissingExtraError, UsageTypeError)):
+    if isinstance(error, (ConfigurationError, MissingExtraError, NoStoreError, UsageTypeError)):
         return REFUSED
     if isinstance(error, WorkspanError):
         return INCOMPLETE

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import TextIO
 
-from workspan.views.format import many_lines
-from workspan.views.terminal import emit
+from workspan.views.format import folded, many_lines
+from workspan.views.terminal import columns_of, emit
 
 
 def say(text: str = "") -> None:
@@ -20,8 +20,15 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line, or some, to stderr."""
+    """Print a line, or some, to stderr; a line alone is broken at spaces where the terminal ends."""
+    if "\n" not in text:
+        text = "\n".join(folded(text, columns_of(sys.stderr)))
     _write(sys.stderr, text)
+
+
+def remark(text: str) -> None:
+    """Print a sentence to stdout, broken at spaces where the terminal ends."""
+    say("\n".join(folded(text, columns_of(sys.stdout))))
 
 
 def finish() -> None:

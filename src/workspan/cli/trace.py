@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from workspan.arguments import at_least
 from workspan.cli import exits
-from workspan.cli.terminal import say
+from workspan.cli.terminal import remark, say
 from workspan.errors import ConfigurationError
 from workspan.views.format import count, size
 
@@ -39,9 +39,9 @@ def run(path: str, *, out: Path, lanes: Lanes, limit: int, compress: bool, otlp:
         say(f"{count(send(trace, otlp), 'span')} sent to {otlp}")
     else:
         _write(trace, out, lanes, compress)
-        say(f"{out}: {count(trace.count, 'block')}, {size(out.stat().st_size)}; open it in https://ui.perfetto.dev")
+        remark(f"{out}: {count(trace.count, 'block')}, {size(out.stat().st_size)}; open it in https://ui.perfetto.dev")
     for note in trace.notes[2:]:
-        say(note)
+        remark(note)
     return exits.DONE
 
 
@@ -51,6 +51,8 @@ def _write(trace: Trace, out: Path, lanes: Lanes, compress: bool) -> None:
 
     if out.is_dir():
         raise ConfigurationError(f"--out {str(out)!r} is a folder: name a file")
+    if not out.parent.is_dir():
+        raise ConfigurationError(f"--out {str(out)!r}: there is no folder {str(out.parent)!r}")
     part = out.with_name(f".{out.name}.part")
     try:
         with _opened(part, compress or out.suffix == GZIP) as file:

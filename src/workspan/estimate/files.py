@@ -27,7 +27,7 @@ from workspan.estimate.home import timing_directory
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory, merge, trim, usable
 from workspan.estimate.notices import LOGGER, warn_once
-from workspan.estimate.snapred import NewerVersionError, decode, encode, file_name, stamp_of
+from workspan.estimate.snapred import NewerVersionError, decode, encode, file_name, stamp_of, to_json
 
 __all__ = ["Fragment", "TimingFolder", "timing_directory"]
 
@@ -38,6 +38,7 @@ _LOCK = ".lock"
 _ROOM = 16 * 1024
 _LARGEST_DOCUMENT = 64 * 2**20
 _FRAGMENT = "fragment_*.jsonl"
+_encode = msgspec.json.Encoder().encode
 
 
 class Fragment:
@@ -86,7 +87,7 @@ class Fragment:
         if number is None:
             number = len(self._series)
             head = {"series": number, "key": key, "order": order, "variant": variant, "fp": fingerprint, "sw": software}
-            self._write(msgspec.json.encode(head) + b"\n")
+            self._write(to_json(head) + b"\n")
             self._series[which] = number
         return number
 
@@ -95,7 +96,7 @@ class Fragment:
 
         On return a kill of the process no longer loses it.
         """
-        data = msgspec.json.encode(fields)
+        data = _encode(fields)
         at = self._at
         end = at + len(data) + 1
         if end >= self._size:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -53,7 +54,7 @@ class Series:
         self.variant = variant
         self._measurements: list[Measurement] = []
         self.new: deque[tuple[Any, ...]] = deque()
-        """Fields of a measurement up to ``software``, with the parts of its id in its place."""
+        """Fields of a measurement up to ``software`` without its id, then the two parts of the id."""
         self.total = 0
         """How many there have been, also those that were trimmed."""
         self.estimate: dict[str, Any] | None = None
@@ -75,24 +76,26 @@ class Series:
 
     def thin(self, limit: int) -> None:
         """Let those go that :func:`trim` would, of the new ones alone."""
-        taken = [self.new.popleft() for _ in range(len(self.new))]
-        recent = {m[1]: at for at, m in enumerate(taken)}
-        ends = {recent[min(recent)], recent[max(recent)]}  # a size is never None here
+        taken: list[tuple[Any, ...]] = []
+        with suppress(IndexError):  # until it is empty: another thread may take some, too
+            for each in iter(self.new.popleft, None):
+                taken.append(each)
+        if not taken:
+            return
+        recent = dict(zip(map(itemgetter(1), taken), range(len(taken)), strict=True))  # a size is never None here
+        ends = {recent[min(recent)], recent[max(recent)]}
         near = {*range(max(0, len(taken) - limit), len(taken)), *sorted(recent.values())[-limit:], *ends}
-        self.new.extend(each.fields for each in trim([_Sized(taken[at][1], taken[at]) for at in sorted(near)], limit))
+        self.new.extend(kept.fields for kept in trim([_Sized(taken[at][1], taken[at]) for at in sorted(near)], limit))
 
 
-def _measurement(dt: float, size: float, expected: float | None, parts: Any, *others: Any) -> Measurement:
-    return Measurement(dt, size, expected, _id(parts), *others)
+def _measurement(dt: float, size: float, expected: float | None, *others: Any) -> Measurement:
+    *fields, source, line = others
+    return Measurement(dt, size, expected, f"{source}-{line}", *fields)
 
 
 class _Sized(msgspec.Struct):
     N_ref: float | None
     fields: tuple[Any, ...]
-
-
-def _id(parts: Any) -> str:
-    return parts if isinstance(parts, str) else f"{parts[0]}-{parts[1]}"
 
 
 class StepHistory(msgspec.Struct):

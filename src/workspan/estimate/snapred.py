@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from workspan.estimate.keys import Key
+from workspan.estimate.keys import Key, as_key, writable
 from workspan.estimate.measurements import Measurement, StepHistory, in_order, usable
 
-__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of"]
+__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
 
 FORMAT = "workspan-timing"
 VERSION = 1
@@ -111,7 +111,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         raise ValueError(f"its key is {str(parts)[:80]}")
     if not all(part is None or isinstance(part, str) for part in parts):
         raise ValueError("a part of its key is not text")
-    key = Key(*parts)
+    key = as_key(parts)
     step = StepHistory(
         key,
         order=_text(item.get("order")) or _text(details.get("order")),
@@ -227,7 +227,23 @@ def _moment(value: Any) -> float | None:
 def encode(steps: Iterable[StepHistory]) -> bytes:
     """Write a document; nothing in it is NaN or infinite."""
     document = {"format": FORMAT, "version": VERSION, "steps": [_step_item(step) for step in steps]}
-    return msgspec.json.format(msgspec.json.encode(_finite(document)), indent=1) + b"\n"
+    return msgspec.json.format(to_json(_finite(document)), indent=1) + b"\n"
+
+
+def to_json(value: Any) -> bytes:
+    """Encode as JSON; halves of surrogate pairs, which no file can hold, as escape sequences."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_writable(value))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return writable(value)
+    if isinstance(value, dict):
+        return {_writable(name): _writable(inner) for name, inner in value.items()}
+    return [_writable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _step_item(step: StepHistory) -> dict[str, Any]:

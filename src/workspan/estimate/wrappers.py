@@ -38,7 +38,7 @@ def _function(function: Any, declaration: Declaration) -> Any:
             return function(*args, **kwargs)
         activation = recorder.begin(declaration, args, kwargs)
         try:
-            result = function(*args, **kwargs)
+            result = function(*args, **kwargs) if kwargs else function(*args)  # a dict less
         except BaseException as error:
             recorder.end(activation, error)
             raise

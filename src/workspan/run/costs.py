@@ -11,6 +11,8 @@ from math import exp, isfinite, log, prod, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from workspan.errors import WorkspanError
+from workspan.estimate.ends import LATE, OUTSTANDING, Stragglers
+from workspan.estimate.pace import ALIKE
 from workspan.run.sizes import sizes_of, write_elements
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ logger = logging.getLogger(__name__)
 MOST_ASKED = 2000
 """Blocks up to which a task's ``n_ref`` is asked for the size of each."""
 
+STRAGGLERS_FROM = 20
+"""Blocks of about one size from which on it can be told which ones are not like the others."""
+
 
 class Earlier(NamedTuple):
     """What the last run of a task says about blocks. Times are seconds."""
@@ -39,6 +44,8 @@ class Earlier(NamedTuple):
     """What the first block of a worker took longer."""
     startup: float = 0.0
     """What a worker took to start; 0: there were none, or it is not known."""
+    stragglers: Stragglers | None = None
+    """Blocks that took far longer than all others; they are left out of the other figures. ``None``: there were none."""
 
     def seconds(self, size: float) -> float:
         """Return what a block of *size* took, or would have: between two sizes, and in proportion beyond them."""
@@ -85,14 +92,76 @@ def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes]) -> Earlier | No
     entries = [e for e in later or first if e.size > 0 and e.seconds.n and e.seconds.mean > 0]
     if not entries:
         return None
-    points = tuple((e.size, e.seconds.mean) for e in sorted(entries, key=lambda e: e.size))
-    blocks = sum(e.blocks for e in entries)
-    spread = sqrt(sum(e.blocks * (e.seconds.std / e.seconds.mean) ** 2 for e in entries) / blocks)
-    found = Earlier(points, spread, 0.0)
+    parts = [_without_stragglers(e) for e in sorted(entries, key=lambda e: e.size)]
+    blocks = sum(part.blocks for part in parts)
+    spread = sqrt(sum(part.blocks * (part.std / part.mean) ** 2 for part in parts) / blocks)
+    found = Earlier(_pooled(parts, spread), spread, 0.0, 0.0, _stragglers(parts))
     firsts = [e for e in first if e.seconds.n and e.size > 0] if later else []
     extra = sum(e.seconds.total - e.seconds.n * found.seconds(e.size) for e in firsts)
     count = sum(e.seconds.n for e in firsts)
     return found._replace(first_extra=max(0.0, extra / count) if count else 0.0)
+
+
+class _Part(NamedTuple):
+    """Blocks of about one size, those left out that took far longer than all others."""
+
+    size: float
+    blocks: float
+    sampled: int
+    mean: float
+    std: float
+    out: float
+    """How many blocks were left out."""
+    times: float
+    """How many times the mean these took."""
+
+
+def _without_stragglers(entry: SizeTimes) -> _Part:
+    seconds, count = entry.seconds, entry.seconds.n
+    whole = _Part(entry.size, entry.blocks, count, seconds.mean, seconds.std, 0.0, 0.0)
+    if count < STRAGGLERS_FROM or len(entry.means) < 2 or not entry.p50 > 0 or seconds.max <= OUTSTANDING * entry.p50:
+        return whole
+    last, beside = entry.counts[-1], entry.means[-2]
+    out = min(last, max(1, round(last * (entry.means[-1] - beside) / (seconds.max - beside))))
+    rest, total = count - out, seconds.total - out * seconds.max
+    square = (count - 1) * seconds.std**2 + count * seconds.mean**2 - out * seconds.max**2
+    mean = total / rest
+    std = sqrt(max(0.0, square / rest - mean * mean))
+    if mean <= 0 or log(seconds.max / mean) <= LATE[1] * sqrt(log(1.0 + (std / mean) ** 2 + ALIKE**2)):
+        return whole
+    share = entry.blocks / count
+    return _Part(entry.size, share * rest, rest, mean, std, share * out, seconds.max / mean)
+
+
+def _stragglers(parts: Sequence[_Part]) -> Stragglers | None:
+    out = sum(part.out for part in parts)
+    if not out:
+        return None
+    times = sum(part.out * part.times for part in parts) / out
+    return Stragglers(out, out + sum(part.blocks for part in parts), times)
+
+
+def _pooled(parts: Sequence[_Part], spread: float) -> tuple[tuple[float, float], ...]:
+    """Return size and mean time of each part; what differs by chance alone from being in proportion is so.
+
+    Of a size of which few blocks are known the mean is as uncertain as a block. How far sizes differ beyond that is
+    estimated from all of them (DerSimonian and Laird), and each goes towards the common pace as far as it is chance.
+    """
+    if len(parts) < 2 or not spread > 0:
+        return tuple((part.size, part.mean) for part in parts)
+    logs = [log(part.mean / part.size) for part in parts]
+    errors = [(spread**2 + ALIKE**2) / part.sampled for part in parts]
+    weights = [1.0 / error for error in errors]
+    whole = sum(weights)
+    middle = sum(w * x for w, x in zip(weights, logs, strict=True)) / whole
+    apart = sum(w * (x - middle) ** 2 for w, x in zip(weights, logs, strict=True)) - (len(parts) - 1)
+    between = max(0.0, apart / (whole - sum(w * w for w in weights) / whole))
+    weights = [1.0 / (error + between) for error in errors]
+    middle = sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights)
+    kept = [between / (between + error) for error in errors]
+    return tuple(
+        (part.size, part.size * exp(middle + keep * (x - middle))) for part, keep, x in zip(parts, kept, logs, strict=True)
+    )
 
 
 class BlockCosts:

@@ -101,7 +101,7 @@ class Display:
         from workspan.views.summary import render_summary
         from workspan.views.terminal import columns_of, emit, encoding_of
 
-        encoding = encoding_of(sys.stdout)
+        encoding, columns = encoding_of(sys.stdout), columns_of(sys.stdout)
         report = session.end()
         books = session.record.books
         summary = render_summary(
@@ -114,9 +114,10 @@ class Display:
             interrupted=session.outcome == "interrupted",
             command=None if (asked := in_force()) is None else asked.command,
             encoding=encoding,
+            columns=columns,
         )
         emit("\n" + summary, sys.stdout)
-        if panel := render_panel(report, encoding=encoding, columns=columns_of(sys.stdout)):
+        if panel := render_panel(report, encoding=encoding, columns=columns):
             emit("\n" + panel, sys.stdout)
 
     def _tell_resume(self) -> None:

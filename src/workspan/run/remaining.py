@@ -51,6 +51,7 @@ class _Watched:
             history=None if known is None else 0,
             history_spread=None if known is None else known.spread,
             first_extra=0.0 if known is None else known.first_extra,
+            stragglers=None if known is None else known.stragglers,
         )
 
     def units(self, blocks: float, costs: float) -> tuple[float, ...]:
