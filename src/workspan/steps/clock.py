@@ -269,7 +269,8 @@ class TransformClock:
         found = _overheads.get(key)
         if found is None:
             monotonic = implementation.CLOCKS["monotonic"]
-            costs = []
+            # Not the least difference: whoever is interrupted in the second loop would cost less than nothing.
+            timed, bare = [], []
             for _ in range(3):
                 windows = Windows([implementation.Cell()], implementation.CLOCKS[name], cpu=cpu)
                 timer = implementation.Timer(windows, 0, identity, repeat(None, _PULLS))
@@ -279,8 +280,9 @@ class TransformClock:
                 middle = monotonic()
                 for _ in repeat(None, _PULLS):
                     pass
-                costs.append((2 * middle - begin - monotonic()) / _PULLS)
-            found = _overheads[key] = max(0.0, min(costs))
+                timed.append(middle - begin)
+                bare.append(monotonic() - middle)
+            found = _overheads[key] = max(0.0, (min(timed) - min(bare)) / _PULLS)
         return found
 
     def __reduce__(self) -> Any:
