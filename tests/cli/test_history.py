@@ -110,6 +110,27 @@ def test_export_and_import(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert len(json.loads(capsys.readouterr().out)["steps"]) == 3
 
 
+def test_what_others_threw_away_is_none_of_ours(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An imported step that was discarded where it comes from deletes nothing here (E71)."""
+    assert history("discard", "load", "--directory", folder) == 0
+    file = tmp_path / "out.json"
+    assert history("export", file, "--directory", folder) == 0
+    content = json.loads(file.read_text())
+    (step,) = [each for each in content["steps"] if each["details"]["key"][2] == "load"]
+    assert step["discarded"] > 0
+    step["measurements"] = [{"dt": 1.0, "dt_est": None, "N_ref": 5.0}]
+    file.write_text(json.dumps(content))
+    assert history("import", file, "--directory", tmp_path / "new") == 0
+    step["measurements"] = []
+    file.write_text(json.dumps(content))
+    assert history("import", file, "--directory", tmp_path / "new") == 0
+    capsys.readouterr()
+    assert history("show", "load", "--directory", tmp_path / "new") == 0
+    assert "1 kept" in capsys.readouterr().out
+
+
 def test_nothing_is_written_where_that_is_not_wanted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """timing.persistent_data=false refuses what would write (E64)."""
     config.configure(timing={"persistent_data": False})

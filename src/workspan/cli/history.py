@@ -129,7 +129,8 @@ def take_in(paths: Sequence[Path], directory: Path | None) -> int:
         for each in read:
             kept = steps.setdefault(each.key, StepHistory(each.key))
             before = kept.count
-            kept.discarded = None  # it is wanted again
+            for side in (kept, each):  # what was thrown away here is wanted again, and what was there is none of ours
+                side.discarded, side.dropped = None, {}
             merge(kept, each, limit)
             added.append(kept.count - before)
 

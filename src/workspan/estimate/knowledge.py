@@ -106,20 +106,26 @@ class Knowledge:
             if wish == "keep":
                 kept.accepted += sorted({str(m.fingerprint) for m in affected} - {*kept.accepted})
             elif wish == "discard":
-                kept.discarded = self.now()
+                kept.dropped |= dict.fromkeys((str(m.fingerprint) for m in affected), self.now())
                 for series in kept.series.values():
-                    series.measurements = [m for m in series.measurements if m not in affected]
-        what = {"keep": "are kept", "discard": "were discarded"}.get(wish, "no longer count")
+                    series.measurements = [m for m in series.measurements if not kept.is_thrown_away(m)]
+                    series.estimate = None
+        does = {
+            "keep": "are kept; workspan history discard {0!r} deletes them",
+            "discard": "are discarded, as timing.on_n_ref_change says",
+        }.get(
+            wish,
+            "no longer count; workspan history discard {0!r} deletes them, workspan.estimate.accept(key) lets them "
+            "count again",
+        )
         warn_once(
             ("n_ref", step.key, new),
-            "step %s: N_ref has changed (%s -> %s), so its %s %s; workspan history discard %r deletes them, "
-            "workspan.estimate.accept(key) lets them count again",
+            "step %s: N_ref has changed (%s -> %s); its measurements so far (%d) %s",
             step.key,
             old,
             new,
-            f"{len(affected)} measurement{'' if len(affected) == 1 else 's'}",
-            what,
-            step.key.full_name,
+            len(affected),
+            does.format(step.key.full_name),
         )
 
     def _loaded(self) -> dict[Key, StepHistory]:

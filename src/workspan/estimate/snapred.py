@@ -119,6 +119,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         fingerprint=_text(item.get("fingerprint")),
         accepted=[text for text in item.get("accepted") or [] if isinstance(text, str)],
         discarded=usable(item.get("discarded")),
+        dropped=_moments(item.get("dropped")),
         used=usable(item.get("used")) or stamp or 0.0,
         extra={name: value for name, value in item.items() if name not in _STEP_FIELDS},
     )
@@ -139,7 +140,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
 
 
 _STEP_FIELDS = {
-    "details", "measurements", "estimate", "order", "fingerprint", "accepted", "discarded", "used", "variants",
+    "details", "measurements", "estimate", "order", "fingerprint", "accepted", "discarded", "dropped", "used", "variants",
     "totals", "imported_N_ref_hash",
 }  # fmt: skip
 _MEASUREMENT_FIELDS = {
@@ -211,6 +212,12 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def _moments(value: Any) -> dict[str, float]:
+    """Return the usable times of a table of such."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {name: at for name, found in items if (at := usable(found)) is not None}
+
+
 def _moment(value: Any) -> float | None:
     """Return seconds since 1970 of an ISO time or of a number."""
     if isinstance(value, str):
@@ -268,6 +275,7 @@ def _step_item(step: StepHistory) -> dict[str, Any]:
         "fingerprint": step.fingerprint,
         "accepted": step.accepted,
         "discarded": step.discarded,
+        "dropped": step.dropped,
         "imported_N_ref_hash": step.n_ref_hash if own_hash else None,
         "estimate": step.series[None].estimate if None in step.series else None,
         "variants": {v: s.estimate for v, s in step.series.items() if v is not None and s.estimate is not None},
