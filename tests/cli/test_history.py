@@ -131,6 +131,42 @@ def test_what_others_threw_away_is_none_of_ours(
     assert "1 kept" in capsys.readouterr().out
 
 
+def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file without end, a folder that is none, a file of a later version: no step less, and never a crash (R60)."""
+    assert history("import", "/dev/zero", "--directory", tmp_path / "new") == 2
+    assert "'/dev/zero' cannot be imported: it has more than 64 MiB" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert history("list", "--directory", tmp_path / "file") == 2
+    assert "cannot be read: Not a directory" in capsys.readouterr().err
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "execution_timing_20300101T000000Z.json").write_text(
+        '{"format": "workspan-timing", "version": 99, "steps": []}'
+    )
+    assert history("list", "--directory", tmp_path / "later") == 2
+    assert "cannot be shown: execution_timing_20300101T000000Z.json must not be replaced" in capsys.readouterr().err
+
+
+def test_a_name_from_a_file_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a forged line nor a control sequence, in a table, a message or an error (KF-72)."""
+    (tmp_path / "in.json").write_text(
+        json.dumps(
+            {
+                "steps": [
+                    {
+                        "details": {"key": ["m", "q\r\nINFO done\x1b[2J", None]},
+                        "measurements": [{"dt": 1e-9, "dt_est": 3}],
+                    }
+                ]
+            }
+        )
+    )
+    for words in (("import", tmp_path / "in.json"), ("list",), ("show", "none"), ("prune", "--days", "0")):
+        history(*words, "--directory", tmp_path)
+    shown = "".join(capsys.readouterr())
+    assert shown.count("q\\r\\nINFO done\\x1b[2J") == 3
+    assert not any(line.startswith("INFO") for line in shown.splitlines())
+
+
 def test_nothing_is_written_where_that_is_not_wanted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """timing.persistent_data=false refuses what would write (E64)."""
     config.configure(timing={"persistent_data": False})

@@ -140,8 +140,8 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
 
 
 _STEP_FIELDS = {
-    "details", "measurements", "estimate", "order", "fingerprint", "accepted", "discarded", "dropped", "used", "variants",
-    "totals", "imported_N_ref_hash",
+    "details", "measurements", "estimate", "order", "fingerprint", "accepted", "discarded", "dropped", "used",
+    "variants", "totals", "imported_N_ref_hash",
 }  # fmt: skip
 _MEASUREMENT_FIELDS = {
     "dt", "dt_est", "N_ref", "id", "start", "n_ref_fp", "overlap", "substep", "variant", "software",
