@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +130,24 @@ def test_what_others_threw_away_is_none_of_ours(
     capsys.readouterr()
     assert history("show", "load", "--directory", tmp_path / "new") == 0
     assert "1 kept" in capsys.readouterr().out
+
+
+def test_an_export_to_a_full_disk_leaves_what_was_there(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is written beside the old one and then takes its place (E66)."""
+    file = tmp_path / "out.json"
+    file.write_text("old")
+
+    def full(path: Path, data: bytes) -> int:
+        path.open("wb").close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert history("export", file, "--directory", folder) == 2
+    assert "out.json' cannot be written: No space left on device" in capsys.readouterr().err
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
 
 
 def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -164,7 +165,7 @@ def export(path: Path, names: Sequence[str], directory: Path | None) -> int:
         say(data.decode().rstrip("\n"))
         return exits.DONE
     try:
-        path.write_bytes(data)
+        _write(path, data)
     except OSError as error:
         raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
     measurements = count(sum(kept.count for kept in steps), "measurement")
@@ -264,6 +265,22 @@ def _read(path: Path) -> bytes:
     if len(data) > LARGEST_DOCUMENT:
         raise ValueError(f"it has more than {LARGEST_DOCUMENT >> 20} MiB")
     return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file in one piece: what was there stays if the disk is full."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():  # a pipe or a terminal
+        path.write_bytes(data)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _name(key: Key) -> str:
