@@ -269,10 +269,10 @@ def _read(path: Path) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file in one piece: what was there stays if the disk is full."""
-    path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():  # a pipe or a terminal
         path.write_bytes(data)
         return
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
