@@ -578,3 +578,17 @@ def test_a_name_that_no_file_can_hold_costs_nothing_else(home: Path, recorder: P
         ("m", "f", "plain"),
         ("m\\udcff", "f", "s\\ud800"),
     ]
+
+
+def test_a_step_that_stands_in_a_file_twice_has_both_parts(home: Path, recorder: ProgressRecorder) -> None:
+    """Nothing is lost of a file that was put together by hand (E62, E65)."""
+    home.mkdir(parents=True)
+    parts = [
+        {
+            "details": {"key": ["m", "f", None], "N_ref_hash": None, "order": "O_N"},
+            "measurements": [{"dt": dt, "dt_est": None, "N_ref": 1.0}],
+        }
+        for dt in (1.0, 2.0)
+    ]
+    (home / "execution_timing_2025-03-04T12:00:00Z.json").write_text(json.dumps({"steps": parts}))
+    assert [m.dt for m in recorder.forecast(("m", "f", None)).measurements()] == [1.0, 2.0]

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import secrets
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 
 from workspan.estimate.keys import Key, as_key, writable
-from workspan.estimate.measurements import Measurement, StepHistory, in_order, usable
+from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable
 
 __all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
 
@@ -99,8 +100,9 @@ def decode(data: bytes, *, stamp: float | None = None) -> tuple[list[StepHistory
             step = _step(item, problems, stamp)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             problems.append(f"step {number}: {type(error).__name__}: {error}")
-        else:
-            steps[step.key] = step
+            continue
+        if (other := steps.setdefault(step.key, step)) is not step:  # nothing that we write, but nothing lost either
+            merge(other, step, sys.maxsize)
     return list(steps.values()), problems
 
 
