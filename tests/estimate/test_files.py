@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from workspan import config
 from workspan.estimate import WallClockTime, files, snapred
 from workspan.estimate.files import Fragment, TimingFolder, read_fragment
+from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory, trim
 from workspan.estimate.recorder import ProgressRecorder
@@ -592,3 +593,26 @@ def test_a_step_that_stands_in_a_file_twice_has_both_parts(home: Path, recorder:
     ]
     (home / "execution_timing_2025-03-04T12:00:00Z.json").write_text(json.dumps({"steps": parts}))
     assert [m.dt for m in recorder.forecast(("m", "f", None)).measurements()] == [1.0, 2.0]
+
+
+def test_fitting_for_a_save_keeps_no_step_waiting(
+    recorder: ProgressRecorder, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Curves are fitted without the lock that the end of every step takes (E26, E67)."""
+    ended: list[bool] = []
+    stored = Forecast.stored
+
+    def slow(self: Forecast, **options: Any) -> Any:
+        def step() -> None:
+            recorder.stop(recorder.record(("m", "other", None)))
+            ended.append(True)
+
+        other = threading.Thread(target=step, daemon=True)
+        other.start()
+        other.join(10.0)
+        return stored(self, **options)
+
+    monkeypatch.setattr(Forecast, "stored", slow)
+    recorder.stop(recorder.record(("m", "f", None)))
+    assert recorder.flush()
+    assert ended == [True]

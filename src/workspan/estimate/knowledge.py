@@ -13,7 +13,7 @@ from workspan.errors import UsageError
 from workspan.estimate.files import TimingFolder, timing_directory
 from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key
-from workspan.estimate.measurements import StepHistory, in_order, trim
+from workspan.estimate.measurements import Series, StepHistory, in_order, trim
 from workspan.estimate.notices import guarded, warn_once
 from workspan.estimate.steps import Declaration, Step, check_order
 
@@ -161,8 +161,11 @@ class Knowledge:
             written = folder.rotate()
             count, self._unsaved = self._unsaved, 0
             self._saved_at = self.clock()
-            hurry = time.monotonic() + RENEWING_SECONDS
-            steps = {key: self._copied(key, renewed=time.monotonic() < hurry) for key in self._loaded()}
+            made: list[tuple[Series, Forecast]] = []
+            steps = {key: self._copied(key, made) for key in self._loaded()}
+        hurry = time.monotonic() + RENEWING_SECONDS
+        for series, forecast in made:  # without the lock, for which other threads would wait at the end of a step
+            series.estimate = forecast.stored(renewed=time.monotonic() < hurry)
         done = folder.save(steps, written)
         folder.tell()
         with self._lock:
@@ -171,8 +174,8 @@ class Knowledge:
                 return False
         return True
 
-    def _copied(self, key: Key, *, renewed: bool) -> StepHistory:
-        """Copy what is known of a step, with its estimators, so that it can be written without the lock."""
+    def _copied(self, key: Key, made: list[tuple[Series, Forecast]]) -> StepHistory:
+        """Copy what is known of a step, so that it can be written without the lock; add what has an estimator."""
         kept = self._loaded()[key]
         step = self._steps.get(key)
         copy = StepHistory(**{name: getattr(kept, name) for name in kept.__struct_fields__})
@@ -185,7 +188,9 @@ class Knowledge:
             mine = copy.variant(variant)
             series.measurements = trim(in_order(series.measurements), config.get("timing.max_measurements"))
             mine.measurements, mine.total = list(series.measurements), series.total
-            mine.estimate = series.estimate if forecast is None else forecast.stored(renewed=renewed)
+            mine.estimate = series.estimate
+            if forecast is not None:
+                made.append((mine, forecast))
             for measurement in mine.measurements:
                 if measurement.start is not None and measurement.start > copy.used:
                     copy.used = measurement.start
