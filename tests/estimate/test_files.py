@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workspan import config
-from workspan.estimate import WallClockTime, files, snapred
+from workspan.estimate import WallClockTime, files, knowledge, snapred
 from workspan.estimate.files import Fragment, TimingFolder, read_fragment
 from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key
@@ -616,3 +616,19 @@ def test_fitting_for_a_save_keeps_no_step_waiting(
     recorder.stop(recorder.record(("m", "f", None)))
     assert recorder.flush()
     assert ended == [True]
+
+
+def test_a_save_in_a_hurry_fits_nothing(
+    recorder: ProgressRecorder, clock: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a program does not wait for curves that nobody asked for; the measurements are saved (E67)."""
+    for _ in range(4):
+        activation = recorder.record(("m", "f", None), N_ref=2.0, order="O_N")
+        clock.work(1.0)
+        recorder.stop(activation)
+    recorder.forecast(("m", "f", None)).renew()
+    monkeypatch.setattr(knowledge, "RENEWING_SECONDS", -1.0)
+    monkeypatch.setattr(Forecast, "_build", lambda self: pytest.fail("a curve was fitted"))
+    assert recorder.flush()
+    (kept,) = TimingFolder(home).load().values()
+    assert kept.count == 4

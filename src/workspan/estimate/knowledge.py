@@ -162,7 +162,8 @@ class Knowledge:
             count, self._unsaved = self._unsaved, 0
             self._saved_at = self.clock()
             made: list[tuple[Series, Forecast]] = []
-            steps = {key: self._copied(key, made) for key in self._loaded()}
+            recent = sorted(self._loaded().values(), key=StepHistory.last_use, reverse=True)
+            steps = {kept.key: self._copied(kept.key, made) for kept in recent[: config.get("timing.max_steps")]}
         hurry = time.monotonic() + RENEWING_SECONDS
         for series, forecast in made:  # without the lock, for which other threads would wait at the end of a step
             series.estimate = forecast.stored(renewed=time.monotonic() < hurry)

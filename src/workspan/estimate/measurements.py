@@ -74,6 +74,14 @@ class Series:
         self.new.clear()
         self._measurements = measurements
 
+    def last_start(self) -> float:
+        """Return when the newest began, in seconds since 1970; 0 if nobody knows."""
+        with suppress(IndexError):
+            return self.new[-1][3] or 0.0
+        with suppress(IndexError):
+            return self._measurements[-1].start or 0.0
+        return 0.0
+
     def thin(self, limit: int) -> None:
         """Let those go that :func:`trim` would, of the new ones alone."""
         taken: list[tuple[Any, ...]] = []
@@ -125,6 +133,10 @@ class StepHistory(msgspec.Struct):
         if found is None:
             found = self.series[variant] = Series(variant)
         return found
+
+    def last_use(self) -> float:
+        """Return when it was last recorded, in this process too, in seconds since 1970."""
+        return max([self.used, *(series.last_start() for series in self.series.values())])
 
     @property
     def count(self) -> int:
