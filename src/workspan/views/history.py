@@ -123,8 +123,9 @@ def _errors(measurements: Sequence[Measurement]) -> str:
     errors = sorted(abs(e) for e in map(_error, measurements) if e is not None)
     if not errors:
         return MISSING
-    last = _last_error(measurements)
-    return f"median {errors[len(errors) // 2]:.0%} of the time taken, last {_percent(last)}".replace("%", " %", 1)
+    usual = errors[len(errors) // 2]
+    shown = f"{usual * 100:.0f} % of" if usual < 10 else f"{usual:.3g} times"
+    return f"median {shown} the time taken, last {_percent(_last_error(measurements))}"
 
 
 def _percent(part: float | None) -> str:
