@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
+_READERS = {"compare", "forecast", "history", "report", "trace"}
+"""Commands that run none of the user's code, and do no linear algebra."""
+
+
 class Terminated(BaseException):
     """SIGTERM arrived; not an ``Exception``, so that no handler of errors takes it for one."""
 
@@ -49,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from workspan.cli import exits
 
+    if (
+        words and words[0] in _READERS
+    ):  # threads of its own, which NumPy starts when it is loaded, would be half the wait
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = exits.INTERRUPTED
     try:
         with _sigterm_raises():

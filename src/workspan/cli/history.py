@@ -227,8 +227,9 @@ def _find(steps: Steps, name: str) -> StepHistory:
                 return unnamed[0]
             names = ", ".join(kept.key.full_name for kept in found[:8])
             raise ConfigurationError(f"{name!r} may be {len(found)} steps: {names}; give more of the name")
-    known = ", ".join(kept.key.full_name for kept in _by_name(steps)[:8]) or "none yet"
-    raise ConfigurationError(f"no step is called {name!r}; measured are {known}")
+    known = ", ".join(kept.key.full_name for kept in _by_name(steps)[:8])
+    told = f"measured are {known}" if known else "none has been measured yet"
+    raise ConfigurationError(f"no step is called {name!r}; {told}")
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:

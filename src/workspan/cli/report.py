@@ -58,6 +58,8 @@ class Outputs:
                 raise ConfigurationError(f"--{name} - is not possible: name a file")
             if place != STDOUT and Path(place).is_dir():
                 raise ConfigurationError(f"--{name} {place}: that is a folder, name a file in it")
+            if not Path(place).parent.is_dir():
+                raise ConfigurationError(f"--{name} {place}: there is no folder {str(Path(place).parent)!r}")
 
     @property
     def has_stdout(self) -> bool:
