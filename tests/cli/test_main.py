@@ -316,3 +316,13 @@ def test_a_thread_may_run_the_command(capsys: pytest.CaptureFixture[str]) -> Non
     thread.start()
     thread.join()
     assert codes == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_disk_for_what_is_printed() -> None:
+    """A result that did not fit onto the disk does not end as if it had (R25, D39)."""
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "workspan", "config", "--json"], stdout=full, stderr=-1, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (3, "workspan: no space is left for what was printed\n")

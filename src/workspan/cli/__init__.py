@@ -53,9 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from workspan.cli import exits
 
-    if (
-        words and words[0] in _READERS
-    ):  # threads of its own, which NumPy starts when it is loaded, would be half the wait
+    if words and words[0] in _READERS:  # NumPy starts threads when it is loaded, which is a third of its time
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = exits.INTERRUPTED
     try:
@@ -74,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         from workspan.cli import terminal
 
-        terminal.finish()
+        if not terminal.finish():  # a result that is cut off must not look whole
+            terminal.complain("workspan: no space is left for what was printed")
+            terminal.finish()
+            code = code or exits.STORE
     return code
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.cli import exits
 from workspan.cli.terminal import remark, say
-from workspan.errors import ConfigurationError, InvalidMetadataError, StoreFullError
+from workspan.errors import ConfigurationError, InvalidMetadataError
 from workspan.report.places import RUNS, nothing_at, task_folders
 from workspan.report.unrecorded import RUN_ID, unrecorded
+from workspan.report.whole import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,13 +259,10 @@ def _was_idle(line: dict[str, Any]) -> bool:
 def _guarded(name: str, to: Path, write: Callable[[Found, Path], str], found: Found) -> str:
     """Write one output; what the file system refuses is said with the option that asked for it."""
     try:
-        return write(found, to)
+        with exits.writing(f"--{name}", to):
+            return write(found, to)
     except BrokenPipeError:  # the reader has seen enough
         return ""
-    except OSError as error:
-        if exits.is_full(error):
-            raise StoreFullError(f"no space is left for --{name} {to}") from error
-        raise ConfigurationError(f"--{name} {to} cannot be written: {error.strerror or error}") from error
 
 
 def _write_html(found: Found, to: Path) -> str:
@@ -291,7 +289,8 @@ def _write_json(found: Found, to: Path) -> str:
     if str(to) == STDOUT:
         sys.stdout.write(text)
     else:
-        to.write_text(text, "utf-8")
+        with whole_file(to) as file:
+            file.write_text(text, "utf-8")
     return "report as JSON:"
 
 
@@ -303,7 +302,7 @@ def _write_csv(found: Found, to: Path) -> str:
         sys.stdout.flush()
         rows = write_csv(reports, sys.stdout.buffer, sources)
     else:
-        with open(to, "wb") as file:
+        with whole_file(to) as part, open(part, "wb") as file:
             rows = write_csv(reports, file, sources)
     return f"{rows:,} blocks as CSV:"
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from workspan.report.page import build_page
+from workspan.report.whole import whole_file
 from workspan.views.format import long_duration, many_lines, one_line
 from workspan.views.html.data import page_json
 from workspan.views.html.tables import speedup_section, task_section
@@ -69,7 +70,8 @@ def write_page(report: RunReport | TaskReport, path: Path, *, extras: Mapping[st
     logs: Path | None = get("log_basedir")
     page = build_page(report, extras=extras, log_folders=() if logs is None else (logs,))
     data = render_page(page).encode()
-    _replace(path, data)
+    with whole_file(path) as file:
+        file.write_bytes(data)
     return len(data)
 
 
@@ -196,14 +198,3 @@ def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters["lines"] = many_lines
     return environment.from_string(_static("page.html.j2"))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put the file in place whole, or leave what is there."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
