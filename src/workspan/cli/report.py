@@ -13,7 +13,7 @@ from workspan.cli import exits
 from workspan.cli.terminal import remark, say
 from workspan.errors import ConfigurationError, InvalidMetadataError
 from workspan.report.places import RUNS, nothing_at, task_folders
-from workspan.report.unrecorded import RUN_ID, unrecorded
+from workspan.report.unrecorded import is_unrecorded, unrecorded
 from workspan.report.whole import whole_file
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _print(found: Found) -> None:
     report, encoding, columns = found.report, encoding_of(sys.stdout), columns_of(sys.stdout)
     began = datetime.fromtimestamp(report.started_at).astimezone()
     say(f"run {one_line(report.run_id)} of {began:%Y-%m-%d %H:%M:%S}: {one_line(report.outcome)}")
-    if report.run_id.startswith(RUN_ID):
+    if is_unrecorded(report):
         remark(_UNRECORDED[report.outcome])
     say("\n" + render_recorded(report, encoding=encoding, columns=columns))
     if panel := render_panel(report, encoding=encoding, columns=columns):
