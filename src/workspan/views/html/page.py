@@ -143,8 +143,8 @@ def _facts(page: Page) -> list[tuple[str, str, str]]:
     if workers:
         known = sum(n for task in tasks for n in task.workers.exits.values())
         ends = known - sum(task.workers.exits.get("clean", 0) for task in tasks)
-        told = f"{ends:,} not ended cleanly" if ends else "all ended cleanly"
-        facts.append(("workers", f"{workers:,}", told if known else "how they ended is not known"))
+        how = f"{ends:,} not ended cleanly" if ends else "all ended cleanly"
+        facts.append(("workers", f"{workers:,}", how if known else "how they ended is not known"))
     if failures or not is_unrecorded(report):
         facts.append(("failed attempts", f"{failures:,}", ""))
     return facts
