@@ -129,11 +129,7 @@ class Watcher:
         for line in self._picture():
             say(line)
         if not self._state.programs:
-            remark(
-                self._wait_text(
-                    "no program to watch runs" if self._pid is None else f"process {self._pid} runs nothing"
-                )
-            )
+            remark(self._wait_text("no program to watch runs" if self._pid is None else self._unseen()))
 
     def show_lines(self) -> None:
         """Print a line for each thing that happens, for as long as anybody reads them."""
@@ -261,6 +257,9 @@ class Watcher:
         for text in render(self._state.programs.values(), self._clock(), width=width, ascii_only=ascii_only):
             line = text.plain.rstrip()
             yield line if columns is None or len(line) <= columns else line[: columns - 1] + "…"
+
+    def _unseen(self) -> str:
+        return f"process {self._pid} shows nothing: it runs no block and no step, or its live.directory is another one"
 
     def _waits(self, key: str) -> str:
         """Say for what the display waits, and how to end it."""
