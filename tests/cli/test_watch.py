@@ -277,6 +277,7 @@ def test_a_tracking_folder(place: Path, tmp_path: Path, capfd: pytest.CaptureFix
     for words, told in (
         ([str(tmp_path / "run")], f"no program works into '{tmp_path / 'run'}' now: `workspan report"),
         ([str(tmp_path / "runs")], "does not exist"),
+        ([str(place)], "holds no tracking store"),
         (["4121"], "a process is named with --pid 4121"),
         ([str(tmp_path / "run"), "-n", "a"], "leave out --name and --pid"),
     ):

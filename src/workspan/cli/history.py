@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workspan.cli import exits
-from workspan.cli.terminal import complain, say
+from workspan.cli.terminal import complain, remark, say
 from workspan.errors import ConfigurationError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ DAY_SECONDS = 86400.0
 def list_steps(directory: Path | None) -> int:
     """Print a table of all steps."""
     from workspan.views.history import render_steps
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     folder = _folder(directory)
     forecasts = [each for kept in _by_name(_load(folder)) for each in _forecasts(kept)]
     if not forecasts:
-        say(f"no step was ever measured ({folder.directory} holds nothing)")
+        remark(f"no step was ever measured ({folder.directory} holds nothing)")
     else:
-        say(render_steps(forecasts, encoding=encoding_of(sys.stdout)))
+        say(render_steps(forecasts, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout)))
     return exits.DONE
 
 

@@ -76,7 +76,10 @@ def pid_at(place: str) -> int:
         if place.isdigit():
             raise ConfigurationError(f"{place!r} is no tracking folder; a process is named with --pid {place}")
         raise ConfigurationError(f"{nothing_at(path, 'run')}; a program is named with --name")
-    found = [holder for folder in task_folders(path) if (holder := holder_of(folder)) is not None]
+    folders = task_folders(path)
+    if not folders:
+        raise ConfigurationError(f"{nothing_at(path, 'tracking store')}; without a place all programs are shown")
+    found = [holder for folder in folders if (holder := holder_of(folder)) is not None]
     pids = sorted({holder.pid for holder in found})
     if not pids:
         raise ConfigurationError(
