@@ -14,6 +14,7 @@ from workspan.cli import main
 from workspan.estimate.files import TimingFolder
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory
+from workspan.views.history import _percent
 
 
 @pytest.fixture
@@ -46,6 +47,19 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 4
     assert history("list", "--directory", folder / "none") == 0
     assert "no step was ever measured" in capsys.readouterr().out
+
+
+def test_long_names_fit_the_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is no wider than the terminal; an error that rounds to nothing has no sign (E71)."""
+    monkeypatch.setattr("workspan.cli.history.columns_of", lambda stream: 52)
+    assert history("list", "--directory", folder) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 52
+    assert lines[2].split()[0].startswith("app.R")
+    assert "…" in lines[2].split()[0]
+    assert [_percent(part) for part in (0.004, -0.004, 0.1, 12.0, None)] == ["0 %", "0 %", "+10 %", "x 13", "-"]
 
 
 def test_show(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

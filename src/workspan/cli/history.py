@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workspan.cli import exits
-from workspan.cli.terminal import complain, say
+from workspan.cli.terminal import complain, remark, say
 from workspan.errors import ConfigurationError, StoreLockedError
 from workspan.views.format import count, one_line
 
@@ -29,16 +29,16 @@ DAY_SECONDS = 86400.0
 def list_steps(directory: Path | None) -> int:
     """Print a table of all steps."""
     from workspan.views.history import render_steps
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     folder = _folder(directory)
     forecasts = [each for kept in _by_name(_load(folder)) for each in _forecasts(kept)]
     if not forecasts and folder.closed_by is not None:
         raise ConfigurationError(f"the steps in {str(folder.directory)!r} cannot be shown: {folder.closed_by}")
     if not forecasts:
-        say(f"no step was ever measured ({folder.directory} holds nothing)")
+        remark(f"no step was ever measured ({folder.directory} holds nothing)")
     else:
-        say(render_steps(forecasts, encoding=encoding_of(sys.stdout)))
+        say(render_steps(forecasts, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout)))
     return exits.DONE
 
 
@@ -245,8 +245,9 @@ def _find(steps: Steps, name: str) -> StepHistory:
                 return unnamed[0]
             names = ", ".join(_name(kept.key) for kept in found[:8])
             raise ConfigurationError(f"{name!r} may be {len(found)} steps: {names}; give more of the name")
-    known = ", ".join(_name(kept.key) for kept in _by_name(steps)[:8]) or "none yet"
-    raise ConfigurationError(f"no step is called {name!r}; measured are {known}")
+    known = ", ".join(_name(kept.key) for kept in _by_name(steps)[:8])
+    told = f"measured are {known}" if known else "none has been measured yet"
+    raise ConfigurationError(f"no step is called {name!r}; {told}")
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
