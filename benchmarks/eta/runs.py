@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workspan.estimate.remaining import Look, Running
 from workspan.grid import Layout
@@ -18,6 +18,9 @@ from workspan.schedule.dispatch import Dispatcher
 from workspan.schedule.events import Ended, Ready, Returned, Send, StartWorker, StopWorker
 from workspan.schedule.ledger import Ledger
 from workspan.schedule.spec import PipelineSpec, TaskSpec
+
+if TYPE_CHECKING:
+    from oracle import Law
 
 
 @dataclass
@@ -35,10 +38,13 @@ class Recorded:
     """Blocks of each level."""
     sizes: list[float] = field(default_factory=list)
     """Size of each block; empty: they are alike, or nobody knows."""
+    law: Law | None = None
+    """How the times came about."""
 
     def save(self, path: Path) -> None:
         """Write it down, in milliseconds."""
         values = asdict(self)
+        del values["law"]
         values["blocks"] = [(i, w, round(b, 4), round(e, 4)) for i, w, b, e in self.blocks]
         values["workers"] = [tuple(round(t, 4) for t in times) for times in self.workers]
         path.write_text(json.dumps(values, separators=(",", ":")) + "\n")
