@@ -85,6 +85,7 @@ def score(
                 "spread": known.spread,
                 "first_extra": known.first_extra,
                 "stragglers": known.stragglers,
+                "drift": drift,
             }
         whole.add(replay(this, told=told, **options))
     return whole
@@ -101,14 +102,15 @@ def row(what: str, whole: Score, again: Score | None) -> Row:
     mean, median = statistics.fmean, statistics.median
     peer = hardest(whole)
     ours, its = whole.ours[peer], whole.peers[peer]
-    best = sum(whole.best[peer]) / sum(whole.best_peers[peer])
+    best = sum(whole.best[peer]) / sum(whole.best_peers[peer]) if peer in whole.best else None
     once_more = None if again is None else mean(again.ours[peer]) / mean(again.peers[peer])
     found = Row(f"{what} / {peer}", "s", mean(ours), mean(its), median(ours), median(its), TARGET, best, once_more)
     held = 100 * whole.held / max(whole.ranges, 1)
     wide, silent = 100 * mean(whole.wide or [0.0]), 100 * mean(whole.silent)
     print(
         f"{found.what}: ours {found.ours:.2f}, peer {found.peer:.2f} s, ratio {found.ratio:.2f}"
-        f"{'' if once_more is None else f', again {once_more:.2f}'}, best possible {best:.2f}; range holds "
+        f"{'' if once_more is None else f', again {once_more:.2f}'}"
+        f"{'' if best is None else f', best possible {best:.2f}'}; range holds "
         f"{held:.0f} % of the time and is {wide:.0f} % of the run wide; silent {silent:.0f} %",
         flush=True,
     )
@@ -137,6 +139,7 @@ def main() -> None:
     """Replay, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6, help="runs of each made case")
+    parser.add_argument("--quick", action="store_true", help="neither the best possible nor other numbers")
     parser.add_argument("--only", default="", help="part of a case's name")
     parser.add_argument("--out", type=Path, help="folder of the results, instead of the one beside this file")
     arguments = parser.parse_args()
@@ -150,10 +153,10 @@ def main() -> None:
             for told in (False, True) if "skipped" in name else (False,):
                 what = f"{name}{' (peers told before)' if told else ''}, {kind}"
                 found = {}
-                for again in (False, True) if is_made else (False,):
+                for again in (False, True) if is_made and not arguments.quick else (False,):
                     numbers = range(AGAIN * again, AGAIN * again + arguments.seeds) if is_made else range(2)
                     earlier = 1000 if is_made else 1
-                    found[again] = score(run, numbers, earlier, with_history=with_history, told=told, best=not again)
+                    found[again] = score(run, numbers, earlier, with_history=with_history, told=told, best=not again and not arguments.quick)
                     scores[again].append(found[again])
                 rows.append(row(what, found[False], found.get(True)))
         rows += overall(kind, scores[False])

@@ -3,9 +3,9 @@
 It plays the rest of the run many times, from what can be seen at a moment (blocks done, blocks in flight and their age),
 and says the median, which no other value beats in the mean absolute error.
 
-There are two of them. The one that was *told* stands beside a run with history: it knows the law of block times, their
-pace, and what may befall the run (that there is one straggler, or one change of pace, though not where). The one that
-was not knows the form of the law and how much blocks spread, learns the pace from those that are done, as anybody has to
+There are two of them. The one that was *told* stands beside a run with history: it knows the law of block times, how long
+first blocks take, and what may befall the run (that there is one straggler, or one change of pace, though not where); the
+pace it knows as an earlier run tells it, on a machine that is not every day the same. The one that was not knows the form of the law and how much blocks spread, learns the pace from those that are done, as anybody has to
 without earlier runs, and knows of what befalls the run from the moment when it does, then at once and in full. Whoever
 knows less does no better; so where such a one does not halve the peer's error nobody can.
 """
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from runs import Looker, Recorded
 
 SAMPLES = 48
-LAST = 40
+LAST = 12
 """Blocks a worker at the end that are handed out one by one; those before them are shared evenly."""
+
+DRIFT = 0.082
+"""Standard deviation, in logarithms, of how much slower or faster a machine is on another day: 10 %, 0 or -10 %."""
 
 Means = Callable[[np.random.Generator, np.ndarray, bool], np.ndarray]
 
@@ -62,8 +65,10 @@ class Law:
 class Oracle:
     """Says what is left of a run."""
 
-    def __init__(self, run: Recorded, looker: Looker, law: Law, *, told: bool) -> None:
-        self.run, self.looker, self.law, self.told = run, looker, law, told
+    def __init__(self, run: Recorded, looker: Looker, law: Law, *, told: float | None = None) -> None:
+        """*told*: how much slower than this one earlier runs were; ``None``: there were none."""
+        self.run, self.looker, self.law = run, looker, law
+        self.told, self.before = told is not None, told or 1.0
         self._rng = np.random.default_rng(len(run.blocks))
         in_order = sorted(run.blocks, key=lambda b: b[2])
         self._order = np.array([block[0] for block in in_order])
@@ -106,15 +111,13 @@ class Oracle:
         begun[self._order[: done + len(flight)]] = True
         means = law.means(rng, begun, self.told) if callable(law.means) else law.means
         means = np.broadcast_to(means, (SAMPLES, run.total))
-        if not self.told:
-            plain = self._indices[:done] >= 0 if by_first else self._plain[:done]
-            if not plain.any():
-                return None
-            seen = np.mean((self._seconds[:done] / means[0, self._indices[:done]])[plain])
-            spread = float(law.factors.std())
-            means = means * seen * np.exp(rng.normal(0.0, spread / sqrt(plain.sum()), (SAMPLES, 1)))
-            if law.exact is not None:
-                means[:, law.exact] = np.broadcast_to(law.means(rng, begun, self.told), means.shape)[:, law.exact]
+        paces = self._paces(means[0], done, by_first)
+        if paces is None:
+            return None
+        exact = None if law.exact is None else means[:, law.exact]
+        means = means * paces[:, None]
+        if exact is not None:
+            means[:, law.exact] = exact
         there = {n: max(0.0, ready - now) for n, (_, ready, gone) in enumerate(run.workers) if now < gone}
         ends = np.array([np.full(SAMPLES, wait) for wait in there.values()]).T.reshape(SAMPLES, len(there))
         places = {worker: place for place, worker in enumerate(there)}
@@ -129,6 +132,21 @@ class Oracle:
         if self._needs:
             return self._chained([ends[:, places[worker]] for _, worker, *_ in flight], flight, waiting, times, len(there))
         return float(np.median(self._play(ends, times, cold, leaves)))
+
+    def _paces(self, means: np.ndarray, done: int, by_first: bool) -> np.ndarray | None:
+        """Draw how much slower than the law this run may be, from the blocks that are done; ``None``: nobody knows."""
+        plain = self._indices[:done] >= 0 if by_first else self._plain[:done]
+        count = int(plain.sum())
+        if not count and not self.told:
+            return None
+        error = float(np.log(self.law.factors).std()) / sqrt(max(count, 1))
+        seen = float(np.mean((self._seconds[:done] / means[self._indices[:done]])[plain])) if count else 1.0
+        middle = log(seen)
+        if self.told:
+            weight = DRIFT**2 / (DRIFT**2 + error**2) if count else 0.0
+            middle = weight * middle + (1.0 - weight) * log(self.before)
+            error = sqrt(weight) * error if count else DRIFT
+        return np.exp(self._rng.normal(middle, error, SAMPLES))
 
     def _rest(self, means: np.ndarray, age: float, index: int) -> np.ndarray:
         """Draw what is left of a block of this age."""
@@ -145,7 +163,7 @@ class Oracle:
         rows, workers = np.arange(SAMPLES), ends.shape[1]
         cold = np.broadcast_to(cold, ends.shape).copy()
         bulk = times.shape[1] - LAST * workers
-        if bulk > 2000:
+        if bulk > 0 and not cold.any() and np.isinf(leaves).all() and max(times.max(), ends.max()) < LAST / 2 * times.mean():
             level = (ends.sum(axis=1) + times[:, :bulk].sum(axis=1)) / workers
             ends, times = np.broadcast_to(level[:, None], ends.shape).copy(), times[:, bulk:]
         last = ends.max(axis=1)

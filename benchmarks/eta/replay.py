@@ -18,7 +18,7 @@ EVERY = 0.5
 """Seconds between two pictures, as of our displays."""
 MOST = 1000
 """Pictures of one run."""
-BEGIN, ASKED = 30, 50
+BEGIN, ASKED = 25, 40
 """Pictures on which the best possible estimate is asked for: so many at the begin, and so many over the whole run."""
 
 
@@ -99,11 +99,19 @@ class Score:
 
 
 def replay(
-    run: Recorded, *, predict=None, spread=None, first_extra=0.0, stragglers=None, told: bool = False, trace=None
+    run: Recorded,
+    *,
+    predict=None,
+    spread=None,
+    first_extra=0.0,
+    stragglers=None,
+    drift: float | None = None,
+    told: bool = False,
+    trace=None,
 ) -> Score:
     """Show one run on all displays, and compare at each picture on which a peer says something.
 
-    Where ours is silent and the peer is not, ours counts as having said 0.
+    *predict* and what comes behind it is known from earlier runs; *drift* is by how much these were slower. Where ours is silent and the peer is not, ours counts as having said 0.
     """
     clock = Clock()
     looker = Looker(run, predict)
@@ -121,7 +129,7 @@ def replay(
     errors: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
     score = Score()
     step = max(EVERY, run.ended / MOST)
-    oracle = None if run.law is None else Oracle(run, looker, run.law, told=predict is not None)
+    oracle = None if run.law is None else Oracle(run, looker, run.law, told=drift)
     asked = max(1, round(run.ended / step / ASKED))
     best: dict[str, list[tuple[int, float, float]]] = {name: [] for name in peers}
     number, silent, pictures = 0, 0, 0
