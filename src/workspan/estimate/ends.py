@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 __all__ = ["LATE", "OUTSTANDING", "Stragglers", "finish", "left_of", "range_of", "with_stragglers"]
 
-STRAGGLES = 0.25
-"""Of its age, what is left of a block that outlasts all that is known."""
+STRAGGLES = 0.41
+"""Of its age, what is left of a block that outlasts all that is known.
+
+Whatever time it takes in the end, over that time the mean absolute error is least with the square root of 2, less 1.
+"""
 
 STRAGGLES_LEAST, STRAGGLES_MOST = 0.03, 2.5
 """The same at the ends of the range."""

@@ -14,6 +14,7 @@ SPREAD_COUNTS = 3.0  # how many blocks that guess counts
 EXPECTED = 4.0  # log odds of times that grow with the size, or go as they went before, against any other measure
 LEAST = 3.0  # blocks after a change that is believed
 TEMPER = 0.5  # what a block says counts for less than if times were normal and independent, which they are not
+TREND_FROM = 3  # bins from which on a steady growth is looked for
 CHANGES = -3.0  # log odds of a pace that does not stay, beside what it costs to describe it
 ALIKE = 0.02
 """Relative: nothing is measured better than this, nor are blocks ever more alike."""
@@ -156,7 +157,7 @@ def _fits(
         after, rate, behind = part(split, count, 0.0)
         if after >= LEAST:
             fitted(before + behind, 3.0, rate, after, odds)
-    if count >= 4:
+    if count >= TREND_FROM:
         fitted(*_trend(bins, measure, ahead), CHANGES)
     return out
 

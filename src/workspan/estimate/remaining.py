@@ -33,6 +33,7 @@ __all__ = ["Left", "Look", "Remaining", "Running"]
 MOST_BINS = 48
 RANGE_FROM = 5  # measured blocks, as for every other interval
 PRIOR_OFF = 0.15  # by how much a run as a whole misses what earlier ones have shown
+PRIOR_FREEDOM = 3.0  # degrees of freedom of that
 PRIOR_COUNTS = 6.0  # most blocks that earlier runs count for
 Z = 1.645
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
@@ -349,7 +350,22 @@ class Remaining:
             begin.units = [sum(b.units[0] for b in bins) * look.firsts / blocks]
             bins = [begin, *bins]
         waiting = max(1.0, look.left - len(look.running))
-        return weigh(bins, waiting, self._history, self._prior_counts(), self._usual_spread(look))
+        return weigh(bins, waiting, self._history, self._prior_counts() * self._trust(bins), self._usual_spread(look))
+
+    def _trust(self, bins: list[Bin]) -> float:
+        """Return how much earlier runs count beside blocks that are done, 0 to 1: less the more these differ from them.
+
+        By how much runs differ as a whole is taken to have a t distribution: where one is far off it is no longer asked.
+        """
+        if self._history is None:
+            return 0.0
+        blocks, seconds = sum(b.blocks for b in bins), sum(b.seconds for b in bins)
+        units = sum(b.units[self._history] for b in bins)
+        if not (seconds > 0.0 and units > 0.0):
+            return 1.0
+        spread = USUAL_SPREAD if self._history_spread is None else self._history_spread
+        off = log(seconds / units) / hypot(PRIOR_OFF, spread / sqrt(blocks))
+        return min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off))
 
     def _first_pace(self, look: Look) -> Pace | None:
         """No block is done but first ones, or none at all."""
