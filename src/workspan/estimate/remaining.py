@@ -309,7 +309,7 @@ class Remaining:
         """Put what may happen otherwise around *value*; *off*: what the block that runs on for the longest may change."""
         waiting = max(0, look.left - len(look.running))
         mean = work / at_a_time
-        noise = pace.spread * a_block * sqrt(waiting + len(look.running)) / at_a_time
+        noise = pace.spread * a_block * sqrt(pace.clumps * waiting + len(look.running)) / at_a_time
         end = a_block * (0.25 * min(1.0, waiting / at_a_time) + 0.5 * pace.spread)
         drift = DRIFTS * mean * min(1.0, sqrt(waiting / max(pace.counted, 1.0)))
         start = START_SPREAD * look.starting
@@ -336,7 +336,7 @@ class Remaining:
         if self._history is None:
             return 0.0
         spread = USUAL_SPREAD if self._history_spread is None else self._history_spread
-        return min(PRIOR_COUNTS, max(1.0, (spread / PRIOR_OFF) ** 2))
+        return min(PRIOR_COUNTS, (spread / PRIOR_OFF) ** 2)
 
     def _pace(self, look: Look) -> Pace | None:
         bins = self._bins
