@@ -39,6 +39,7 @@ Z = 1.645
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
 SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
 START_SPREAD = 0.15  # by what part of it the start of workers differs between runs
+EXTRA_OFF = 0.5  # by what part of it the warm-up of first blocks differs between runs
 LONG = 30.0  # seconds of a first block beside which a warm-up is small
 CONFIRMED = 0.3  # of the time of a first block: when the next one has taken so long, it was no mere warm-up
 
@@ -372,9 +373,9 @@ class Remaining:
         counts = self._prior_counts()
         if self._history is not None:
             spread = self._history_spread or USUAL_SPREAD
-            rates = [1.0] * self._measures
+            rate, doubt = self._first_rate(look, spread)
             shares = [1.0 if n == self._history else 0.0 for n in range(self._measures)]
-            return Pace(rates, shares, spread, PRIOR_OFF, counts)
+            return Pace([rate] * self._measures, shares, spread, doubt, counts)
         if not look.firsts:
             return None
         mean = look.first_seconds / look.firsts
@@ -384,6 +385,24 @@ class Remaining:
         rest = look.rest or (float(waiting),) * self._measures
         rates = [mean * waiting / unit if waiting and unit > 0.0 else mean for unit in rest]
         return Pace(rates, [1.0] + [0.0] * (self._measures - 1), self._usual_spread(look), 1.0, min(1.0, look.firsts))
+
+    def _first_rate(self, look: Look, spread: float) -> tuple[float, float]:
+        """Return how many times as long as in earlier runs blocks take, by the first ones of workers, and its error.
+
+        How much longer these take is known from earlier runs, though not well: the more of them that is the less they say.
+        """
+        waiting = look.left - len(look.running)
+        ahead = (float(waiting),) * self._measures if look.rest is None else look.rest
+        if not look.firsts or waiting <= 0 or self._history is None or not ahead[self._history] > 0.0:
+            return 1.0, PRIOR_OFF
+        usual = ahead[self._history] / waiting
+        whole = usual + self._first_extra
+        ratio = look.first_seconds / look.firsts / whole
+        error = hypot(spread / sqrt(look.firsts), EXTRA_OFF * self._first_extra / whole)
+        share = PRIOR_OFF**2 / (PRIOR_OFF**2 + error**2)
+        off = log(max(ratio, 1e-9)) / hypot(PRIOR_OFF, error)
+        believed = share * min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off))
+        return 1.0 + believed * (ratio - 1.0), PRIOR_OFF * sqrt(1.0 - believed)
 
     def _usual_spread(self, look: Look) -> float:
         """Return the relative deviation of blocks that have not shown any: of earlier runs, or of first blocks."""
