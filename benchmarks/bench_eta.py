@@ -156,7 +156,14 @@ def main() -> None:
                 for again in (False, True) if is_made and not arguments.quick else (False,):
                     numbers = range(AGAIN * again, AGAIN * again + arguments.seeds) if is_made else range(2)
                     earlier = 1000 if is_made else 1
-                    found[again] = score(run, numbers, earlier, with_history=with_history, told=told, best=not again and not arguments.quick)
+                    found[again] = score(
+                        run,
+                        numbers,
+                        earlier,
+                        with_history=with_history,
+                        told=told,
+                        best=not again and not arguments.quick,
+                    )
                     scores[again].append(found[again])
                 rows.append(row(what, found[False], found.get(True)))
         rows += overall(kind, scores[False])

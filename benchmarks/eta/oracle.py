@@ -1,11 +1,12 @@
 """The best possible estimate: by somebody who knows the law of a run and the scheduler, but not the future.
 
-It plays the rest of the run many times, from what can be seen at a moment (blocks done, blocks in flight and their age),
-and says the median, which no other value beats in the mean absolute error.
+It plays the rest of the run many times, from what can be seen at a moment (blocks done, blocks in flight and their
+age), and says the median, which no other value beats in the mean absolute error.
 
-There are two of them. The one that was *told* stands beside a run with history: it knows the law of block times, how long
-first blocks take, and what may befall the run (that there is one straggler, or one change of pace, though not where); the
-pace it knows as an earlier run tells it, on a machine that is not every day the same. The one that was not knows the form of the law and how much blocks spread, learns the pace from those that are done, as anybody has to
+There are two of them. The one that was *told* stands beside a run with history: it knows the law of block times, how
+long first blocks take, and what may befall the run (that there is one straggler, or one change of pace, though not
+where); the pace it knows as an earlier run tells it, on a machine that is not every day the same. The one that was not
+knows the form of the law and how much blocks spread, learns the pace from those that are done, as anybody has to
 without earlier runs, and knows of what befalls the run from the moment when it does, then at once and in full. Whoever
 knows less does no better; so where such a one does not halve the peer's error nobody can.
 """
@@ -48,8 +49,8 @@ class Law:
     """How long the blocks of a run take."""
 
     means: np.ndarray | Means
-    """Mean of each block, by index, in seconds; or what gives it, one row a sample, from a source of chance, which blocks
-    have begun, and whether it was told what may befall the run."""
+    """Mean of each block, by index, in seconds; or what gives it, one row a sample, from a source of chance, which
+    blocks have begun, and whether it was told what may befall the run."""
     factors: np.ndarray
     """What blocks take over their means, in order, each as likely."""
     first: float = 1.0
@@ -130,7 +131,9 @@ class Oracle:
         leaves = np.array([law.leaves(worker) - now if self.told else inf for worker in there])
         cold = np.array([worker not in taken for worker in there])
         if self._needs:
-            return self._chained([ends[:, places[worker]] for _, worker, *_ in flight], flight, waiting, times, len(there))
+            return self._chained(
+                [ends[:, places[worker]] for _, worker, *_ in flight], flight, waiting, times, len(there)
+            )
         return float(np.median(self._play(ends, times, cold, leaves)))
 
     def _paces(self, means: np.ndarray, done: int, by_first: bool) -> np.ndarray | None:
@@ -163,7 +166,12 @@ class Oracle:
         rows, workers = np.arange(SAMPLES), ends.shape[1]
         cold = np.broadcast_to(cold, ends.shape).copy()
         bulk = times.shape[1] - LAST * workers
-        if bulk > 0 and not cold.any() and np.isinf(leaves).all() and max(times.max(), ends.max()) < LAST / 2 * times.mean():
+        if (
+            bulk > 0
+            and not cold.any()
+            and np.isinf(leaves).all()
+            and max(times.max(), ends.max()) < LAST / 2 * times.mean()
+        ):
             level = (ends.sum(axis=1) + times[:, :bulk].sum(axis=1)) / workers
             ends, times = np.broadcast_to(level[:, None], ends.shape).copy(), times[:, bulk:]
         last = ends.max(axis=1)

@@ -111,7 +111,8 @@ def replay(
 ) -> Score:
     """Show one run on all displays, and compare at each picture on which a peer says something.
 
-    *predict* and what comes behind it is known from earlier runs; *drift* is by how much these were slower. Where ours is silent and the peer is not, ours counts as having said 0.
+    *predict* and what comes behind it is known from earlier runs; *drift* is by how much these were slower.
+    Where ours is silent and the peer is not, ours counts as having said 0.
     """
     clock = Clock()
     looker = Looker(run, predict)

@@ -247,7 +247,8 @@ class Remaining:
         first_extra = self._extra(look, a_block)
         log_spread = sqrt(log(1.0 + pace.spread**2))
         times = self._stragglers.times if self._stragglers else 0.0
-        expected, residuals, longest = 0.0, [], (0.0, 0.0)
+        residuals: list[float] = []
+        expected, longest = 0.0, (0.0, 0.0)
         for block in look.running:
             usual = _mean(pace, block.units) + (first_extra if block.is_first else 0.0)
             left, overdue = left_of(block.age, usual, log_spread, times)
@@ -307,7 +308,7 @@ class Remaining:
         off: Sequence[float],
         source: str,
     ) -> Left:
-        """Put what may happen otherwise around *value*; *off*: what the block that runs on for the longest may change."""
+        """Put what may happen otherwise around *value*; *off*: what the block that runs on for longest may change."""
         waiting = max(0, look.left - len(look.running))
         mean = work / at_a_time
         noise = pace.spread * a_block * sqrt(pace.clumps * waiting + len(look.running)) / at_a_time
@@ -356,7 +357,7 @@ class Remaining:
     def _trust(self, bins: list[Bin]) -> float:
         """Return how much earlier runs count beside blocks that are done, 0 to 1: less the more these differ from them.
 
-        By how much runs differ as a whole is taken to have a t distribution: where one is far off it is no longer asked.
+        By how much runs differ is taken to have a t distribution: where one is far off it is no longer asked.
         """
         if self._history is None:
             return 0.0
@@ -389,7 +390,7 @@ class Remaining:
     def _first_rate(self, look: Look, spread: float) -> tuple[float, float]:
         """Return how many times as long as in earlier runs blocks take, by the first ones of workers, and its error.
 
-        How much longer these take is known from earlier runs, though not well: the more of them that is the less they say.
+        How much longer these take is known from earlier runs, though not well: the more that is the less they say.
         """
         waiting = look.left - len(look.running)
         ahead = (float(waiting),) * self._measures if look.rest is None else look.rest

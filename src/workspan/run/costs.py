@@ -45,7 +45,7 @@ class Earlier(NamedTuple):
     startup: float = 0.0
     """What a worker took to start; 0: there were none, or it is not known."""
     stragglers: Stragglers | None = None
-    """Blocks that took far longer than all others; they are left out of the other figures. ``None``: there were none."""
+    """Blocks that took far longer than all others, and are not in the other figures; ``None``: there were none."""
 
     def seconds(self, size: float) -> float:
         """Return what a block of *size* took, or would have: between two sizes, and in proportion beyond them."""
@@ -160,7 +160,8 @@ def _pooled(parts: Sequence[_Part], spread: float) -> tuple[tuple[float, float],
     middle = sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights)
     kept = [between / (between + error) for error in errors]
     return tuple(
-        (part.size, part.size * exp(middle + keep * (x - middle))) for part, keep, x in zip(parts, kept, logs, strict=True)
+        (part.size, part.size * exp(middle + keep * (x - middle)))
+        for part, keep, x in zip(parts, kept, logs, strict=True)
     )
 
 

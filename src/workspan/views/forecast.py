@@ -54,10 +54,7 @@ def _task(task: TaskForecast, whole: Forecast | None) -> list[str]:
         return [f"{name}  {task.total:,} of {count(task.total, 'block')} done before, nothing to do"]
     workers = count(task.workers, "worker")
     if task.source == "default":
-        assumed = ""
-        if task.default_seconds is not None:
-            assumed = f"; {long_duration(task.default_seconds)} of work by the default for their size"
-        return [f"{name}  {blocks} on {workers}: not known ({task.basis}{assumed})"]
+        return [f"{name}  {blocks} on {workers}: not known ({task.basis})"]
     indent = " " * (len(name) + 2)
     if whole is not None:
         lines = [f"{name}  {blocks} on {workers}: {_wall(whole)}"]
