@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ import pytest
 import workspan as ws
 from workspan.grid import Layout
 from workspan.report.aggregate import TaskAggregate
-from workspan.run.costs import Earlier, KnownCosts, LayoutCosts, costs_of, earlier
+from workspan.report.history import by_size
+from workspan.run.costs import Earlier, KnownCosts, LayoutCosts, costs_of, earlier, said
 from workspan.run.record import RunRecord, TaskBook
 from workspan.run.remaining import RunRemaining
 from workspan.schedule.ledger import Ledger
@@ -221,6 +223,40 @@ class TestHistory:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
         assert done.stderr.strip() == ""
+
+    def test_stragglers_are_told_apart(self):
+        """Two blocks of 60 s among 600 of 1 s are neither the mean nor the spread: they are kept beside them."""
+        rng = random.Random(1)
+        times = [rng.uniform(0.9, 1.1) for _ in range(598)] + [60.0, 60.0]
+        found = said(by_size([8.0] * 600, times, 600), ())
+        assert found is not None
+        assert found.seconds(8.0) == pytest.approx(1.0, rel=0.01)
+        assert found.spread < 0.1
+        assert found.stragglers == pytest.approx((2.0, 600.0, 60.0), rel=0.01)
+
+    def test_a_long_tail_has_no_stragglers(self):
+        """Exponential times have blocks of nine times the median, and none that is not like the others."""
+        rng = random.Random(2)
+        found = said(by_size([1.0] * 600, [rng.expovariate(1.0) for _ in range(600)], 600), ())
+        assert found is not None
+        assert found.stragglers is None
+        assert found.spread == pytest.approx(1.0, abs=0.2)
+
+    def test_sizes_that_differ_by_chance_are_in_proportion(self):
+        """One block of 60 that took 10 % more than its share is chance beside blocks that spread by 20 %."""
+        rng = random.Random(3)
+        times = [rng.gauss(1.0, 0.2) for _ in range(599)]
+        found = said(by_size([1.0] * 599 + [60.0], [*times, 66.0], 600), ())
+        assert found is not None
+        assert found.seconds(60.0) == pytest.approx(60.0, rel=0.02)
+
+    def test_sizes_that_differ_in_fact_are_kept(self):
+        """Blocks ten times as large that take twice as long, and many of them, are said to take that."""
+        rng = random.Random(4)
+        sizes = [1.0, 10.0] * 300
+        found = said(by_size(sizes, [(1.0 if n == 1.0 else 2.0) * rng.uniform(0.9, 1.1) for n in sizes], 600), ())
+        assert found is not None
+        assert [found.seconds(n) for n in (1.0, 10.0)] == pytest.approx([1.0, 2.0], rel=0.02)
 
 
 class TestCosts:

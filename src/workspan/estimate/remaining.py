@@ -402,7 +402,8 @@ class Remaining:
         error = hypot(spread / sqrt(look.firsts), EXTRA_OFF * self._first_extra / whole)
         share = PRIOR_OFF**2 / (PRIOR_OFF**2 + error**2)
         off = log(max(ratio, 1e-9)) / hypot(PRIOR_OFF, error)
-        believed = share * min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off))
+        # Far shorter ones can only be a faster machine; far longer ones may be a warm-up that was not there before.
+        believed = share * (min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off)) if off > 0.0 else 1.0)
         return 1.0 + believed * (ratio - 1.0), PRIOR_OFF * sqrt(1.0 - believed)
 
     def _usual_spread(self, look: Look) -> float:

@@ -249,8 +249,8 @@ class Forecaster:
         beyond = float(times.beyond(sizes).mean())
         if beyond > FAR:
             self._notes.append(
-                f"{self._spec.tasks[number].task_id}: its blocks differ in size {exp(beyond):,.3g} times from any that was "
-                "measured: how their time goes on is a guess, and the range is wide for it"
+                f"{self._spec.tasks[number].task_id}: its blocks differ in size {exp(beyond):,.3g} times from any that "
+                "was measured: how their time goes on is a guess, and the range is wide for it"
             )
         return beyond
 
