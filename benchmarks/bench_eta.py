@@ -28,7 +28,7 @@ from cases import CASES, recorded_law
 from replay import Score, replay
 from runs import Recorded
 
-from workspan.report.history import BlockSamples, by_size
+from workspan.report.history import BlockSamples, by_place, by_size
 from workspan.run.costs import Earlier, said
 
 FOLDER = Path(__file__).parent / "eta"
@@ -48,7 +48,10 @@ def history(run: Recorded) -> Earlier:
     def summary(rows: list[tuple[int, float]], blocks: int) -> tuple:
         return by_size([run.sizes[i] if run.sizes else 1.0 for i, _ in rows], [seconds for _, seconds in rows], blocks)
 
-    found = said(summary(samples.later, samples.later_count), summary(samples.first, len(samples.first)))
+    places = ()
+    if not (run.sizes or run.levels or run.skipped):
+        places = by_place([i for i, _ in samples.later], [seconds for _, seconds in samples.later], run.total)
+    found = said(summary(samples.later, samples.later_count), summary(samples.first, len(samples.first)), places)
     assert found is not None
     return found
 
@@ -85,6 +88,7 @@ def score(
                 "spread": known.spread,
                 "first_extra": known.first_extra,
                 "stragglers": known.stragglers,
+                "places": known.places,
                 "drift": drift,
             }
         whole.add(replay(this, told=told, **options))

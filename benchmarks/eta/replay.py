@@ -105,6 +105,7 @@ def replay(
     spread=None,
     first_extra=0.0,
     stragglers=None,
+    places=(),
     drift: float | None = None,
     told: bool = False,
     trace=None,
@@ -115,7 +116,7 @@ def replay(
     Where ours is silent and the peer is not, ours counts as having said 0.
     """
     clock = Clock()
-    looker = Looker(run, predict)
+    looker = Looker(run, predict, places)
     ours = Remaining(
         len(looker.measures),
         history=None if predict is None else 0,

@@ -94,6 +94,8 @@ class Look(NamedTuple):
     """The time of these."""
     first_squares: float = 0.0
     """The squares of these times."""
+    first_units: tuple[float, ...] | None = None
+    """The size of these by each measure; ``None``: they are like those to come."""
     longest: float = 0.0
     """The longest of the times of *blocks*; 0: not known."""
     done: tuple[float, ...] | None = None
@@ -393,13 +395,15 @@ class Remaining:
         How much longer these take is known from earlier runs, though not well: the more that is the less they say.
         """
         waiting = look.left - len(look.running)
-        ahead = (float(waiting),) * self._measures if look.rest is None else look.rest
-        if not look.firsts or waiting <= 0 or self._history is None or not ahead[self._history] > 0.0:
+        units = look.first_units
+        if units is None and look.rest is not None and waiting > 0:
+            units = tuple(unit / waiting * look.firsts for unit in look.rest)
+        if not look.firsts or self._history is None or units is None or not units[self._history] > 0.0:
             return 1.0, PRIOR_OFF
-        usual = ahead[self._history] / waiting
-        whole = usual + self._first_extra
-        ratio = look.first_seconds / look.firsts / whole
-        error = hypot(spread / sqrt(look.firsts), EXTRA_OFF * self._first_extra / whole)
+        extra = self._first_extra * look.firsts
+        whole = units[self._history] + extra
+        ratio = look.first_seconds / whole
+        error = hypot(spread / sqrt(look.firsts), EXTRA_OFF * extra / whole)
         share = PRIOR_OFF**2 / (PRIOR_OFF**2 + error**2)
         off = log(max(ratio, 1e-9)) / hypot(PRIOR_OFF, error)
         # Far shorter ones can only be a faster machine; far longer ones may be a warm-up that was not there before.

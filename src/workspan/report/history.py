@@ -15,7 +15,7 @@ from workspan.report._value import Value, check
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BlockSamples", "LayoutFields", "RunSummary", "SizeTimes"]
+__all__ = ["BlockSamples", "LayoutFields", "RunSummary", "SizeTimes", "by_place", "by_size"]
 
 SCHEMA = 1
 """Version of the JSON form. 1: the first one."""
@@ -28,6 +28,12 @@ MOST_FIRST = 256
 
 MOST_SIZES = 12
 """Sizes that are told apart in a summary."""
+
+MOST_PLACES, PLACE_FROM = 32, 8
+"""Stretches of a task that are told apart in a summary, and blocks of each, on the average, that this takes."""
+
+PLACE_MOST = 5.0
+"""Times the middle block of a stretch, beyond which a block counts for no more."""
 
 MOST_SECONDS, MOST_SIZE = 1e10, 1e100
 """Beyond them nothing is believed: 300 years, and a number of elements that no array has."""
@@ -154,6 +160,27 @@ def by_size(sizes: Sequence[float], seconds: Sequence[float], blocks: int) -> tu
     )
 
 
+def by_place(indices: Sequence[int], seconds: Sequence[float], total: int) -> tuple[float, ...]:
+    """Return the mean time of blocks in stretches of equal length, from the first of *total* blocks to the last.
+
+    None if too few are known of any: a run that went on where another one had ended knows nothing of the blocks before.
+    One straggler in a stretch is no sign of it: no block counts for more than some times the middle one.
+    """
+    count = min(MOST_PLACES, len(indices) // PLACE_FROM)
+    if count < 2:
+        return ()
+    places: list[list[float]] = [[] for _ in range(count)]
+    for index, each in zip(indices, seconds, strict=True):
+        places[index * count // total].append(each)
+    means = []
+    for times in places:
+        if len(times) < PLACE_FROM // 2:
+            return ()
+        most = PLACE_MOST * sorted(times)[len(times) // 2]
+        means.append(sum(min(each, most) for each in times) / len(times))
+    return tuple(means)
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutFields(Value):
     """The layout of a task, as plain numbers."""
@@ -251,6 +278,8 @@ class RunSummary(Value):
     requires: dict[str, int] = field(default_factory=dict)
     tasks: int = 1
     """Tasks of the run."""
+    places: tuple[float, ...] = ()
+    """Mean time of blocks along the task, see :func:`by_place`; empty: not known, or their sizes differ anyhow."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value as plain objects, with the version of their form."""
@@ -286,6 +315,8 @@ class RunSummary(Value):
         for name, value in self.steps.items():
             if not 0 <= value <= 1 + 1e-6:
                 yield f"a share {value} of step {name!r}"
+        if not all(0 <= value <= MOST_SECONDS for value in self.places):
+            yield f"places = {self.places}"
         for name in ("startup", "teardown", "peak_rss"):
             stat = getattr(self, name)
             most = inf if name == "peak_rss" else MOST_SECONDS
