@@ -265,7 +265,7 @@ class TestHistory:
         assert [found.seconds(n) for n in (1.0, 10.0)] == pytest.approx([1.0, 2.0], rel=0.02)
 
     def test_blocks_that_grow_along_the_task(self):
-        """Blocks that grow to ten times the first one are known to do so, with the spread that they have beside that."""
+        """Blocks that grow to ten times the first one are known to do so, and how they spread beside that."""
         rng = random.Random(5)
         times = [(1.0 + 9.0 * n / 320) * rng.uniform(0.9, 1.1) for n in range(320)]
         found = said(by_size([8.0] * 320, times, 320), (), by_place(range(320), times, 320))
