@@ -227,7 +227,7 @@ def test_another_layout_is_forecast_by_size(remember: Remember) -> None:
 
 
 def test_blocks_of_a_size_never_measured_are_a_guess(remember: Remember) -> None:
-    """Blocks a hundred times as large as any measured have a range of some times either way, and a note (E84)."""
+    """Blocks a hundred times as large as any measured have a wide range, no memory, and notes that say so (E84)."""
     small, large = (
         ws.Task("t", Roi((0,), (40 * n,)), Roi((0,), (n,)), Roi((0,), (n,)), work, read_write_conflict=False)
         for n in (10, 1000)
@@ -238,6 +238,9 @@ def test_blocks_of_a_size_never_measured_are_a_guess(remember: Remember) -> None
     assert far.wall_high / far.wall_low > 5
     assert any("differ in size 100 times from any" in note for note in far.notes)
     assert not any("differ in size" in note for note in near.notes)
+    assert near.workers_that_fit
+    assert (far.worker_peak_bytes, far.workers_that_fit, far.table[0].memory_bytes) == (None,) * 3
+    assert any("what memory they take is not known" in note for note in far.notes)
 
 
 def test_rows_of_the_table_agree_where_workers_do_not_matter(remember: Remember) -> None:
@@ -246,6 +249,15 @@ def test_rows_of_the_table_agree_where_workers_do_not_matter(remember: Remember)
     remember(task, 0.02, startup=Stat(8, 0.5, 0.1, 0.3, 0.8, 4.0))
     found = ws.forecast(task, workers=3)
     assert [row.wall_seconds for row in found.table] == pytest.approx([found.wall_seconds] * 6, rel=0.06)
+
+
+def test_memory_that_is_known_of_a_part_is_not_that_of_the_whole(remember: Remember) -> None:
+    """A task beside it whose memory was never measured leaves the memory of the run unknown (D22)."""
+    first, second = line(20, work, "first"), line(20, work, "second")
+    remember(first)
+    remember(second, peak_rss=None)
+    assert first.forecast().worker_peak_bytes == 3_000_000_000
+    assert ws.forecast([first, second]).worker_peak_bytes is None
 
 
 def test_parallelism_is_not_above_the_number_of_blocks(remember: Remember) -> None:

@@ -304,6 +304,11 @@ class BlockTimes:
         logs = np.clip(width * rng.standard_t(freedom, count), -1.5, 1.5)
         return np.exp(logs + (EXTRAPOLATES * beyond * rng.standard_normal(count) if beyond else 0.0))
 
+    @property
+    def largest(self) -> float:
+        """The largest size that was measured; 1 without a measurement."""
+        return self._known[1]
+
     def beyond(self, sizes: Numbers) -> Floats:
         """Return how far *sizes* are outside of those that were measured, in logarithms; 0: they are within."""
         n, (low, high) = np.asarray(sizes, float), self._known

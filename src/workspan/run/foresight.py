@@ -187,7 +187,7 @@ class Forecaster:
             block_seconds=block,
             warm_up_seconds=times.warm_up_seconds if times.count else None,
             startup_seconds=past.startup,
-            peak_rss_bytes=past.peak_rss_bytes,
+            peak_rss_bytes=self._peak_of(number),
             cpu_share=past.cpu_share,
             steps=past.steps,
             default_seconds=default,
@@ -222,9 +222,22 @@ class Forecaster:
         """Tasks whose workers may be alive at the same time: those that have something to do."""
         return max(1, sum(count > 0 for count in self._counts))
 
+    def _peak_of(self, number: int) -> int | None:
+        """Return the memory of a task's worker; ``None``: not measured for blocks as large as these."""
+        past, sizes = self._planned[number].past, self._sizes[number][self._left(number)]
+        if past.peak_rss_bytes is None or not len(sizes) or float(sizes.max()) <= exp(FAR) * past.times.largest:
+            return past.peak_rss_bytes
+        self._notes.append(
+            f"{self._spec.tasks[number].task_id}: its blocks are larger than any that was measured: what memory they "
+            "take is not known"
+        )
+        return None
+
     def _peak(self) -> int | None:
-        peaks = [plan.past.peak_rss_bytes for plan in self._planned]
-        return max((peak for peak in peaks if peak is not None), default=None)
+        """Return the memory of the largest worker; ``None``: it is not known of every task that has something to do."""
+        peaks = [self._peak_of(number) for number, count in enumerate(self._counts) if count]
+        known = [peak for peak in peaks if peak is not None]
+        return max(known) if known and len(known) == len(peaks) else None
 
     # -- one number of workers -------------------------------------------------------------------------------------
 
