@@ -269,7 +269,7 @@ def test_another_dataset_is_refused_where_one_was_tracked(tmp_path: Path) -> Non
     data.write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
     with pytest.raises(LayoutMismatchError, match=r"its operators is .*ReadRange->WriteParquet.*and not .*Project"):
         data.select("id").write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
-    with pytest.raises(LayoutMismatchError, match="its source is 2 pieces"):
+    with pytest.raises(LayoutMismatchError, match="rows 5 to 11 is not what was read there"):
         ws.range(11, blocks=2).write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
     (tmp_path / "out" / "part-000001.parquet").unlink()
     with pytest.raises(ConfigurationError, match="1 of 2 tasks that were done before have no result"):
@@ -427,3 +427,68 @@ def test_lines_longer_than_what_is_parsed_at_once_are_read(
     rows = [{"n": n, "s": "x" * (900 if n == 30 else n % 5)} for n in range(60)]
     getattr(ws.from_items(rows), f"write_{kind}")(tmp_path / "out", **SERIAL)
     assert getattr(ws, f"read_{kind}")(tmp_path / "out").take(99, engine="serial") == rows
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, None, 3]),
+        pa.array([None, None], pa.float64()),
+        pa.nulls(2),
+        pa.array([True, None]),
+        pa.array([None, "2026-01-01"]).cast(pa.date32()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_row_that_is_null_alone_is_a_line_of_csv(tmp_path: Path, column: Any) -> None:
+    """An empty line would be passed over by every reader, and the row would be lost (M33)."""
+    blocks = [pa.table({"x": column}), pa.table({"x": column.slice(1)})]
+    ws.from_arrow([pa.concat_tables(blocks)]).write_csv(tmp_path / "out", **SERIAL)
+    found = ws.read_csv(tmp_path / "out").to_arrow(engine="serial").column("x").to_pylist()
+    assert found == [*column.to_pylist(), *column.slice(1).to_pylist()]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_rows_without_columns_are_not_dropped_without_a_word(tmp_path: Path, kind: str) -> None:
+    """No file can hold them: operator, block and their number are told (M33)."""
+    with pytest.raises(DataError, match=r"Write\w+, block 0 .*: 3 rows have no columns"):
+        getattr(ws.range(3).drop("id"), f"write_{kind}")(tmp_path / "out", **SERIAL)
+
+
+def test_what_shows_only_while_writing_is_told_too(tmp_path: Path) -> None:
+    """Bytes that are no text fit the column and not the file (M33)."""
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*: Invalid UTF8 payload.*x: binary"):
+        ws.from_arrow(pa.table({"x": [b"\xff"]})).write_csv(tmp_path / "out", **SERIAL)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda path: ws.read_csv(path, delimiter=";;"), "read_csv: delimiter=';;'"),
+        (lambda path: ws.read_csv(path, column_types={"a": "junk"}), "'junk' of column 'a' is not known"),
+        (lambda path: ws.read_csv(path, column_types=["a"]), r"column_types=\['a'\] is a list"),
+        (lambda path: ws.read_csv(path, null_values=[3]), "null_values: 3 is a int"),
+        (lambda path: ws.read_csv(path, columns=["a", "a"]), "each once"),
+        (lambda path: ws.read_parquet(path, columns=[]), "at least one column"),
+        (lambda path: ws.read_parquet(path, columns=[3]), "by text, not by 3"),
+        (lambda path: ws.read_csv(""), r"read_csv\(''\)"),
+        (lambda path: ws.range(1).write_csv(path / "out", delimiter=""), "write_csv: delimiter=''"),
+        (lambda path: ws.range(1).write_parquet(path / "out", compression="junk"), "compression='junk'"),
+        (lambda path: ws.range(1).write_csv(""), "no path"),
+    ],
+)
+def test_options_of_files_are_refused_where_they_are_given(tmp_path: Path, call: Any, text: str) -> None:
+    """Before anything is read or made; the text has the option and its value (M33)."""
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises((ConfigurationError, TypeError), match=text):
+        call(tmp_path)
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_one_name_is_one_column_and_a_type_may_be_named(tmp_path: Path) -> None:
+    """``columns="ab"`` is no list of letters (M33)."""
+    (tmp_path / "a.csv").write_text("ab,c\n1,2\n")
+    found = ws.read_csv(tmp_path, columns="ab", column_types={"ab": "int8"}).to_arrow(engine="serial")
+    assert found.schema == pa.schema({"ab": pa.int8()})
+    with pytest.raises(DataError, match=r"a\.csv cannot be read: Column 'zz'"):
+        ws.read_csv(tmp_path, columns=["zz"]).take(engine="serial")

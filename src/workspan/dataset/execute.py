@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ from workspan.dataset.failures import map_error
 from workspan.dataset.figures import Tally
 from workspan.dataset.forecast import BundleRows, operator_mark, rows_of_bundles, task_id_of
 from workspan.dataset.inputs import Inputs
-from workspan.dataset.manifest import Manifest, open_plan
+from workspan.dataset.manifest import Manifest
 from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.pace import Pace, Paced
 from workspan.dataset.plan import bundled
@@ -36,6 +36,7 @@ from workspan.dataset.runs import Enough, OperatorRun
 from workspan.dataset.sinks import write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, INTERRUPTED, STOP, MapTask, replace_file, result_pieces
+from workspan.dataset.tracked import open_plan
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
@@ -231,6 +232,13 @@ class Execution:
                 f"{run.operator.name}: {len(gone)} of {len(indices)} tasks that were done before have no result any "
                 f"more (task {gone[0]} for example): delete {str(self.tracking)!r} and the output, and begin anew"
             )
+        if last:
+            self._came_before(indices)
+
+    def _came_before(self, indices: Iterable[int]) -> None:
+        """Hand on results that a run before has left: whoever takes them one by one waits for them too."""
+        for index in indices:
+            self.on_result(index, True)
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -311,6 +319,8 @@ class Execution:
             sessions.append(session)
 
         if enough.reached():  # by tasks of an earlier run
+            if last:
+                self._came_before(record.index for record in runs[-1].records())
             return
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)
@@ -457,10 +467,11 @@ def _as_ordered(plan: Plan, options: RunOptions, mode: Mode) -> RunOptions:
 
 
 def _check_apart(plan: Plan, folder: str) -> None:
-    """Refuse to remove what is going to be read."""
+    """Refuse to remove what is going to be read, by whichever name it is reached."""
+    real = os.path.realpath(folder)
     for piece in plan.source.pieces:
         path = getattr(piece, "path", "")
-        if path.startswith(f"{folder}/"):
+        if path.startswith(f"{folder}/") or os.path.realpath(path).startswith(f"{real}/"):
             raise ConfigurationError(
                 f"existing='overwrite' would remove {path!r}, which this dataset reads: write to another folder"
             )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from workspan.dataset.blocks import certain, clash, is_guess, no_rows
-from workspan.errors import DataError
+from workspan.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -97,6 +97,11 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
     try:
         for table in tables:
             if writer is None:
+                if table.num_rows and not len(table.schema):
+                    raise DataError(
+                        f"{part.sink.name}, {part.where}: {table.num_rows:,} rows have no columns, and no file can "
+                        "hold such: keep one column at least"
+                    )
                 if not len(table.schema) or is_guess(table) or (part.index and not table.num_rows):
                     # A file without rows is of use only for its columns, and one is enough.
                     if part.schema is None and len(table.schema) and not table.num_rows:
@@ -112,7 +117,7 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
                 continue
             elif table.schema != schema:
                 table = _fitted(table, schema, part)
-            with part.disk():
+            with part.disk(), _held(part, schema):
                 writer.write_table(table)
             part.rows += table.num_rows
             table = None
@@ -133,8 +138,15 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
 
 
 def _opened(part: Part, file: Any, schema: pa.Schema) -> Any:
-    try:
+    with _held(part, schema):
         return part.sink.opener(file, schema, **dict(part.sink.options))
+
+
+@contextmanager
+def _held(part: Part, schema: pa.Schema) -> Iterator[None]:
+    """Tell of what a file cannot hold."""
+    try:
+        yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise DataError(
@@ -204,6 +216,24 @@ def _fitted(table: pa.Table, schema: pa.Schema, part: Part) -> pa.Table:
 # -- kinds -----------------------------------------------------------------------------------------------------------
 
 
+def checked_compression(name: Any) -> Any:
+    """Return how Parquet files are compressed.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such way, or not here.
+    """
+    for codec in name.values() if isinstance(name, dict) else [name]:
+        try:
+            known = codec is None or str(codec).lower() == "none" or pa.Codec.is_available(str(codec).lower())
+        except ValueError:
+            known = False
+        if not known:
+            raise ConfigurationError(f"compression={name!r} is not known here: use 'zstd', 'snappy', 'gzip' or 'none'")
+    return name
+
+
 def parquet_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
     """Return a writer of Parquet."""
     import pyarrow.parquet as pq
@@ -211,11 +241,28 @@ def parquet_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
     return pq.ParquetWriter(file, schema, **options)
 
 
-def csv_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
-    """Return a writer of CSV."""
-    from pyarrow import csv
+class CsvWriter:
+    """Writes a heading, and one line a row."""
 
-    return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(**options))
+    def __init__(self, file: Any, schema: pa.Schema, **options: Any) -> None:
+        from pyarrow import csv
+
+        self._csv, self._file, self._options = csv, file, options
+        self._writer = csv.CSVWriter(file, schema, write_options=csv.WriteOptions(**options))
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write the rows."""
+        if table.num_columns > 1 or not table.column(0).null_count:
+            self._writer.write_table(table)
+            return
+        # A null alone would be an empty line, which readers pass over, and the row would be gone: it has to be quoted.
+        texts = table.column(0).cast(pa.string()).fill_null("")
+        quoted = self._csv.WriteOptions(**self._options, include_header=False, quoting_style="all_valid")
+        self._csv.write_csv(pa.table({"": texts}), self._file, quoted)
+
+    def close(self) -> None:
+        """End the file."""
+        self._writer.close()
 
 
 class JsonWriter:

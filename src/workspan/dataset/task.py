@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from workspan.dataset import sinks
-from workspan.dataset.blocks import digest
+from workspan.dataset.blocks import digest, has_dictionary, whole
 from workspan.dataset.expressions import nodes
 from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack, unpack
 from workspan.dataset.retry import back_off, may_retry
@@ -449,7 +449,10 @@ def _figures(times: ChainTimes, sections: Sections) -> list[StepFigures]:
 
 
 class _Keeper:
-    """Keeps blocks in Arrow files that can be mapped: one file, and another whenever the schema changes."""
+    """Keeps blocks in Arrow files that can be mapped: one file, and another whenever the schema changes.
+
+    A column of a dictionary can have only one in a file, so that with such columns each block is a file.
+    """
 
     def __init__(self, folder: Path, index: int) -> None:
         self._folder, self._index = folder, index
@@ -458,8 +461,9 @@ class _Keeper:
         self._schema: pa.Schema | None = None
 
     def write(self, table: pa.Table) -> None:
-        if self._writer is None or table.schema != self._schema:
+        if self._writer is None or table.schema != self._schema or has_dictionary(table.schema):
             self._end_file()
+            table = whole(table)
             path = self._folder / f".{self._index}.{len(self._paths)}.{os.getpid()}.part"
             self._paths.append(path)
             self._schema = table.schema
