@@ -21,7 +21,7 @@ from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows,
 from workspan.dataset.plan import Options, make_plan
 from workspan.dataset.results import kept_pieces, tables_of
 from workspan.dataset.run import DatasetRun
-from workspan.dataset.sources import Source
+from workspan.dataset.sources import MemoryPiece, Source
 from workspan.dataset.stream import Iteration, Stream
 from workspan.dataset.transform import CHUNK_ROWS
 from workspan.errors import ConfigurationError, UsageTypeError
@@ -311,7 +311,8 @@ class Dataset:
         The result is in temporary files, which go with the dataset.
         """
         made = self._execute(run, "keep", progress=True)
-        pieces = kept_pieces(made.execution.runs[-1], self._last_limit())
+        kept = kept_pieces(made.execution.runs[-1], self._last_limit())
+        pieces = kept or (MemoryPiece("no rows", 0, pa.table({})),)
         return Dataset(Source("Materialized", pieces, parent=made), (), self._options)
 
     # -- what it cost ------------------------------------------------------------------------------------------------

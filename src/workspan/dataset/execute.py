@@ -143,6 +143,8 @@ class Execution:
         self.runs: list[OperatorRun] = []
         self.on_result: Callable[[int, bool], Any] = lambda index, done: None
         """Called with every task of the last operator that is done or given up, in the thread of the run."""
+        self.backpressure: Callable[[], float | None] = lambda: None
+        """For how long the last operator has waited for whoever takes its results; ``None``: nobody takes them."""
         self.stop = Event()
         self._errored: dict[tuple[int, int], int] = {}
         self._refused: DataError | None = None
@@ -216,10 +218,14 @@ class Execution:
         with self._reading:
             parent = self.plan.source.parent
             first = 0 if parent is None else parent.summary.depth
-            return tuple(run.metrics(first) for run in list(self.runs))
+            found: list[OperatorMetrics] = []
+            for run in list(self.runs):
+                found.append(run.metrics(first, found[-1].summary.rows_out if found else None))
+            return tuple(found)
 
     def check_done(self, run: OperatorRun, indices: list[int]) -> None:
-        """Refuse to go on where what was done before is gone."""
+        """Take note of what was done before, and refuse to go on where that is gone."""
+        run.skipped = tuple(indices)
         records = {index: record for index in indices if (record := read_record(run.folder, index)) is not None}
         gone = [index for index in indices if index not in records]
         last = run.operator is self.plan.operators[-1]
@@ -315,7 +321,12 @@ class Execution:
             session.on_stopping = (self.place.path / INTERRUPTED).touch
             for number, run in enumerate(runs):
                 run.results_waiting = partial(pace.waiting, number)
+                run.backpressure = partial(pace.held, number)
                 run.state = session.states[tasks[number].task_id]
+            if last:
+                runs[-1].backpressure = self.backpressure
+            elif segment.limit is not None:
+                runs[-1].backpressure = lambda: None
             sessions.append(session)
 
         if enough.reached():  # by tasks of an earlier run
