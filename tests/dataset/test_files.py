@@ -492,3 +492,30 @@ def test_one_name_is_one_column_and_a_type_may_be_named(tmp_path: Path) -> None:
     assert found.schema == pa.schema({"ab": pa.int8()})
     with pytest.raises(DataError, match=r"a\.csv cannot be read: Column 'zz'"):
         ws.read_csv(tmp_path, columns=["zz"]).take(engine="serial")
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_line_ends_in_quotes_may_lie_where_a_piece_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """A file is parsed in pieces, and no row is lost, doubled or refused for where they end (M33)."""
+    from workspan.dataset import formats
+
+    monkeypatch.setattr(formats, "_CSV_BYTES", 200)
+    texts = [f"{number}\nand\n{'x' * (number % 60)}\n" for number in range(100)]
+    with open(tmp_path / "a.csv", "w") as file:
+        file.write(",".join("ab"[:columns]) + "\n")
+        file.writelines(",".join([f'"{text}"'] * columns) + "\n" for text in texts)
+    found = ws.read_csv(tmp_path / "a.csv").to_arrow(engine="serial")
+    assert [column.to_pylist() for column in found.columns] == [texts] * columns
+
+
+def test_a_type_that_changes_late_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File, column, row and value are named, and so is the option with which the file is read (M33)."""
+    from workspan.dataset import formats
+
+    monkeypatch.setattr(formats, "_CSV_BYTES", 100)
+    (tmp_path / "a.csv").write_text("x\n" + "1\n" * 100 + "1.5\n")
+    with pytest.raises(DataError, match=r"a\.csv cannot be read: .*column #0: Row #102.*'1.5'.*column_types="):
+        ws.read_csv(tmp_path / "a.csv").count(engine="serial")
+    assert ws.read_csv(tmp_path / "a.csv", column_types={"x": "float64"}).count(engine="serial") == 101

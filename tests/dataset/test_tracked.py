@@ -16,7 +16,7 @@ import pytest
 
 import workspan as ws
 from workspan.dataset.dataset import Dataset
-from workspan.errors import DataError, LayoutMismatchError
+from workspan.errors import DataError, LayoutMismatchError, StoreLockedError
 
 SERIAL = {"engine": "serial", "progress": False}
 
@@ -222,3 +222,16 @@ def test_files_that_only_a_worker_sees_are_missed(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"WriteCSV: workers have written 1 files that are not in 'out'.*share"):
         ws.range(2).write_csv("out", filesystem=fs.PyFileSystem(Lossy()), **SERIAL)
+
+
+def test_a_run_that_goes_on_is_not_disturbed_by_another(tmp_path: Path) -> None:
+    """Who comes second is refused before anything of the first one's is touched: flags, parts of files (R25)."""
+    data = ws.range(3, blocks=3)
+    first = data.iter_rows(tracking_path=tmp_path / "run", engine="serial", ahead=1)
+    next(first)
+    half = tmp_path / "run" / "blocks" / "1-ReadRange" / ".2.0.77.part"
+    half.write_text("of the first run")
+    with pytest.raises(StoreLockedError, match=r"is in use by another run .*another tracking_path"):
+        data.iter_rows(tracking_path=tmp_path / "run", engine="serial").__next__()
+    assert half.exists()
+    assert [row["id"] for row in first] == [1, 2]

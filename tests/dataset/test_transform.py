@@ -326,6 +326,8 @@ def test_the_users_exception_is_raised_as_it_is() -> None:
         (lambda: ws.range(3).options(retried_io_errors=[3]), UsageTypeError, "retried_io_errors="),
         (lambda: ws.range(3).options(fuse="no"), UsageTypeError, "fuse='no'"),
         (lambda: ws.range(3).map(len, requires=["gpu"]), UsageTypeError, r"requires=\['gpu'\] is a list"),
+        (lambda: ws.range(3).map(len, requires={"gpu": -1}), ConfigurationError, r"requires\['gpu'\]=-1"),
+        (lambda: ws.range(3).iter_batches(ahead="x"), UsageTypeError, "ahead='x'"),
         (lambda: ws.range(3).map_batches(len, max_errors=1), ConfigurationError, "on_error='skip'"),
         (lambda: ws.range(3).map_batches(len, on_error="skip", max_errors=-1), ConfigurationError, "max_errors=-1"),
         (lambda: ws.from_items(5), UsageTypeError, r"from_items\(5\): a int is no list"),

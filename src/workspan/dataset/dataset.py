@@ -234,6 +234,8 @@ class Dataset:
         """
         check_format(batch_format)
         form, size = batch_format, checked_size(batch_size)
+        if ahead is not None:
+            at_least("iter_batches: ahead", ahead, 0)
         execution = self._running = Execution(self._plan(), run_options(run), "keep")
         return self._iterate(execution, size, form, bool(zero_copy), ordered, ahead)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -36,7 +36,7 @@ from workspan.dataset.runs import Enough, OperatorRun
 from workspan.dataset.sinks import write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, INTERRUPTED, STOP, MapTask, replace_file, result_pieces
-from workspan.dataset.tracked import open_plan
+from workspan.dataset.tracked import check_free, open_plan
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
@@ -131,6 +131,8 @@ class Execution:
         self.mode: Mode = mode
         tracking = options.tracking_path
         self.tracking = None if tracking is None else Path(tracking).absolute()
+        if self.tracking is not None:
+            check_free(self.tracking, plan)
         self.place = Place(None if self.tracking is None else self.tracking / "blocks")
         for name in (HOLD, STOP, INTERRUPTED):
             (self.place.path / name).unlink(missing_ok=True)
@@ -238,12 +240,7 @@ class Execution:
                 f"{run.operator.name}: {len(gone)} of {len(indices)} tasks that were done before have no result any "
                 f"more (task {gone[0]} for example): delete {str(self.tracking)!r} and the output, and begin anew"
             )
-        if last:
-            self._came_before(indices)
-
-    def _came_before(self, indices: Iterable[int]) -> None:
-        """Hand on results that a run before has left: whoever takes them one by one waits for them too."""
-        for index in indices:
+        for index in indices if last else ():  # whoever takes them one by one waits for them too
             self.on_result(index, True)
 
     # -- inputs -------------------------------------------------------------------------------------------------------
@@ -330,8 +327,8 @@ class Execution:
             sessions.append(session)
 
         if enough.reached():  # by tasks of an earlier run
-            if last:
-                self._came_before(record.index for record in runs[-1].records())
+            for record in runs[-1].records() if last else ():
+                self.on_result(record.index, True)
             return
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)

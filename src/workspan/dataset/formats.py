@@ -224,14 +224,14 @@ def _read_csv(
     convert: dict[str, Any] = {"include_columns": columns, "column_types": column_types}
     if null_values is not None:
         convert |= {"null_values": null_values, "strings_can_be_null": True}
-    size, given, schema = _CSV_BYTES, 0, None
+    size, given, schema, newlines = _CSV_BYTES, 0, None, False
     while True:
         try:
             with _stream(path, filesystem) as file:
                 reader = csv.open_csv(
                     file,
                     read_options=csv.ReadOptions(block_size=size, use_threads=False, **reading),
-                    parse_options=csv.ParseOptions(delimiter=delimiter),
+                    parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines),
                     convert_options=csv.ConvertOptions(
                         **{n: value for n, value in convert.items() if value is not None}
                     ),
@@ -248,9 +248,17 @@ def _read_csv(
                     yield no_rows(reader.schema)
                 return
         except pa.ArrowInvalid as error:
-            if not _is_too_long(error, size):
+            if not newlines and "out of sync" in str(error):  # a quoted line end where a piece ends: that costs more
+                newlines = True
+            elif _is_too_long(error, size):
+                size = min(size * 8, _LONGEST_LINE)
+            elif "conversion error" in str(error) and (column_types is None or given):
+                raise DataError(
+                    f"{path} cannot be read: {error}. The types of columns were found out from its first "
+                    f"{_CSV_BYTES >> 20} MiB: give that of this one, column_types={{name: type}}"
+                ) from error
+            else:
                 raise
-        size = min(size * 8, _LONGEST_LINE)
         if schema is not None:  # what was read so far had these types, and so has what follows
             convert["column_types"] = {field.name: field.type for field in schema}
 

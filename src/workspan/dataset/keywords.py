@@ -124,6 +124,8 @@ def compute_of(given: dict[str, Any], operator: str) -> Compute:
     if not isinstance(requires, Mapping):
         kind = type(requires).__name__
         raise UsageTypeError(f"{operator}: requires={requires!r} is a {kind}: pass a dict, resource -> amount")
+    for name, amount in requires.items():
+        at_least(f"{operator}: requires[{name!r}]", amount, 0)
     patterns = checked_patterns(retry_on, f"{operator}: retry_on")
     return Compute(concurrency, tuple(sorted(requires.items())), retries, patterns, timing, block_bytes)
 

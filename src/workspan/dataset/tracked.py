@@ -21,8 +21,9 @@ from workspan.dataset.ops import MapBatches, Project, Write
 from workspan.dataset.plan import bundled
 from workspan.dataset.sources import ArrowPiece, FilePiece, MemoryPiece
 from workspan.dataset.task import replace_file
-from workspan.errors import ConfigurationError, LayoutMismatchError
+from workspan.errors import ConfigurationError, LayoutMismatchError, StoreLockedError
 from workspan.run.functions import function_fingerprint
+from workspan.store.lock import holder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from workspan.dataset.plan import Plan
     from workspan.dataset.sources import Piece
 
-__all__ = ["open_plan"]
+__all__ = ["check_free", "open_plan"]
 
 SCHEMA = 1
 
@@ -42,6 +43,23 @@ _WARNED = {
     "times": "files that the dataset reads were written anew, or have",
 }
 """What need not change the rows -> how it is said that it did."""
+
+
+def check_free(tracking: Path, plan: Plan) -> None:
+    """Refuse to touch what another run is writing just now.
+
+    Raises
+    ------
+    StoreLockedError
+        There is such a run; the text says which.
+    """
+    for operator in plan.operators:
+        holder = holder_of(tracking / operator.slug)
+        if holder is not None:
+            raise StoreLockedError(
+                f"{str(tracking)!r} is in use by another run ({holder}): wait for it or stop it, or use another "
+                "tracking_path"
+            )
 
 
 def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
