@@ -519,3 +519,63 @@ def test_a_type_that_changes_late_is_told_with_the_remedy(tmp_path: Path, monkey
     with pytest.raises(DataError, match=r"a\.csv cannot be read: .*column #0: Row #102.*'1.5'.*column_types="):
         ws.read_csv(tmp_path / "a.csv").count(engine="serial")
     assert ws.read_csv(tmp_path / "a.csv", column_types={"x": "float64"}).count(engine="serial") == 101
+
+
+def changing(*blocks: pa.Table) -> Any:
+    """Return a dataset of one task whose blocks are these."""
+
+    def function(batch: Any) -> Any:
+        yield from blocks
+
+    return ws.range(1).options(shape_blocks=False).map_batches(function)
+
+
+WIDER = (
+    pa.table({"x": pa.nulls(2), "y": [1, 2]}),
+    pa.table({"x": [[1], None], "y": [0.5, None]}),
+    pa.table({"y": [3], "x": pa.nulls(1)}),
+    pa.table({"z": ["new"], "y": [4]}),
+)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_file_becomes_wider_with_its_blocks(tmp_path: Path, elsewhere: bool) -> None:
+    """Nulls before the first value, whole numbers before broken ones, a new column: as if all were one block (M55)."""
+    import pyarrow.fs as fs
+
+    system = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()) if elsewhere else None
+    changing(*WIDER).write_parquet("out" if elsewhere else tmp_path / "out", filesystem=system, **SERIAL)
+    expected = pa.concat_tables(WIDER, promote_options="permissive")
+    assert visible(tmp_path / "out") == ["part-000000.parquet"]
+    assert pq.read_table(tmp_path / "out").equals(expected)
+    assert manifest(tmp_path / "out")[1]["rows"] == 6
+
+
+def test_text_knows_no_types_that_could_become_wider(tmp_path: Path) -> None:
+    """Lines of JSON may have further names, those of CSV not: which, and where, is told (M55)."""
+    changing(*WIDER).write_json(tmp_path / "json", **SERIAL)
+    assert [json.loads(line) for line in (tmp_path / "json" / "part-000000.jsonl").read_text().splitlines()][4:] == [
+        {"x": None, "y": 3.0},
+        {"x": None, "y": 4.0, "z": "new"},
+    ]
+    flat = [table.select([name for name in table.column_names if name != "x"]) for table in WIDER]
+    changing(*flat[:3]).write_csv(tmp_path / "csv", **SERIAL)
+    found = ws.read_csv(tmp_path / "csv").to_arrow(engine="serial").column("y").to_pylist()
+    assert found == [1.0, 2.0, 0.5, None, 3.0]
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*column 'z' is not in all of them"):
+        changing(*flat).write_csv(tmp_path / "more", **SERIAL)
+    assert visible(tmp_path / "more") == []
+
+
+def test_nothing_is_left_of_a_file_that_could_not_become_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where writing it anew fails, neither half of it stays behind (A26)."""
+    from workspan.dataset import sinks
+
+    def broken(file: Any) -> Any:
+        raise OSError("the disk is gone")
+        yield
+
+    monkeypatch.setattr(sinks, "parquet_pieces", broken)
+    with pytest.raises(OSError, match="the disk is gone"):
+        changing(*WIDER).write_parquet(tmp_path / "out", **SERIAL)
+    assert visible(tmp_path / "out") == []

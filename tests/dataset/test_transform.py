@@ -348,6 +348,20 @@ def test_what_has_no_columns_has_no_rows() -> None:
         assert data.count(engine="serial") == 0
 
 
+def test_a_part_without_rows_whose_columns_nobody_knows_is_no_error(tmp_path: Any) -> None:
+    """An empty file of JSON lines among others, or a task without any block: no column is missed (M58, KF-07)."""
+    (tmp_path / "a.jsonl").write_text("")
+    (tmp_path / "b.jsonl").write_text('{"x": 1, "y": 2}\n')
+    data = ws.read_json(tmp_path).filter(ws.col("y") > 1).with_column("z", ws.col("x") + 1).rename({"x": "w"})
+    assert data.drop("y").select("w", "z").take(engine="serial") == [{"w": 1, "z": 2}]
+    with pytest.raises(DataError, match="there is no column 'v'; there are 'w', 'y', 'z'"):
+        data.select("v").take(engine="serial")
+    assert ws.from_items([]).select("a").take(engine="serial") == []
+    empty = ws.from_arrow(tables(0)).options(fuse=False, shape_blocks=False).map_batches(lambda batch: batch)
+    for last in (empty.drop("x"), empty.map_batches(len, batch_size=1).rename({"x": "y"})):
+        assert last.take(engine="serial") == []
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     """A dict could hold only one of them, and so could a line of JSON: where they come from is told (M54)."""
     table = pa.table([[1], [2]], names=["a", "a"])

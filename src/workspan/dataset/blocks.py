@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +54,17 @@ def guess(schema: pa.Schema) -> pa.Schema:
 
 
 def is_guess(table: pa.Table) -> bool:
-    """Whether a table without rows has a schema that is only guessed."""
-    return not table.num_rows and _GUESS.items() <= (table.schema.metadata or {}).items()
+    """Whether of a table without rows the columns are not known, or only guessed."""
+    if table.num_rows:
+        return False
+    return not table.num_columns or _GUESS.items() <= (table.schema.metadata or {}).items()
 
 
 def certain(table: pa.Table) -> pa.Table:
     """Return the table without the mark of a guess."""
     if not is_guess(table):
         return table
-    left = {name: value for name, value in table.schema.metadata.items() if name not in _GUESS}
+    left = {name: value for name, value in (table.schema.metadata or {}).items() if name not in _GUESS}
     return table.replace_schema_metadata(left or None)
 
 
@@ -94,13 +96,19 @@ def concat(tables: Sequence[pa.Table], where: str) -> pa.Table:
         raise DataError(f"{where}: {clash(tables)}") from error
 
 
-def clash(tables: Iterable[pa.Table]) -> str:
+def clash(tables: Sequence[pa.Table]) -> str:
     """Say which column has which types, and what to do."""
     types: dict[str, dict[str, None]] = {}
     for table in tables:
         for column in table.schema:
             types.setdefault(column.name, {})[str(column.type)] = None
     bad = {name: found for name, found in types.items() if len(found) > 1}
+    if not bad:
+        lacking = [name for name in types if any(name not in table.column_names for table in tables)]
+        told = f"{'columns' if len(lacking) > 1 else 'column'} {', '.join(map(repr, lacking[:5]))}"
+        return (
+            f"blocks with different columns do not go together: {told} is not in all of them. Give each block the same"
+        )
     told = "; ".join(f"column {name!r} is {' and '.join(found)}" for name, found in list(bad.items())[:5])
     return f"blocks with different schemas do not go together: {told}. Give the column one type in every block"
 

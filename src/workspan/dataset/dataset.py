@@ -476,5 +476,6 @@ class Dataset:
         name, suffix, opener = kind
         system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
         remote = None if is_local(system) else system
-        sink = sinks.Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote)
+        reader = sinks.parquet_pieces if name == "WriteParquet" else None
+        sink = sinks.Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote, reader)
         return self._with(Write(sink))._execute(run, "write", self, existing, progress=True)
