@@ -562,7 +562,7 @@ def test_text_knows_no_types_that_could_become_wider(tmp_path: Path) -> None:
     changing(*flat[:3]).write_csv(tmp_path / "csv", **SERIAL)
     found = ws.read_csv(tmp_path / "csv").to_arrow(engine="serial").column("y").to_pylist()
     assert found == [1.0, 2.0, 0.5, None, 3.0]
-    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*column 'z' is not in all of them"):
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*: 'z' is not in the blocks before"):
         changing(*flat).write_csv(tmp_path / "more", **SERIAL)
     assert visible(tmp_path / "more") == []
 

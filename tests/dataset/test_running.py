@@ -462,8 +462,7 @@ def test_an_error_of_the_dataset_in_a_worker_is_one_in_the_driver() -> None:
     """What is told says all: the type stays, without the frames of this package (D19)."""
     import msgspec
 
-    from workspan.dataset.failures import map_error
-    from workspan.dataset.task import _is_ours
+    from workspan.dataset.failures import _is_ours, map_error
     from workspan.errors import DataError
 
     error = map_error(msgspec.msgpack.encode(("DataError", "no column 'x'", "", ["DataError", "ValueError"])), 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -96,19 +96,13 @@ def concat(tables: Sequence[pa.Table], where: str) -> pa.Table:
         raise DataError(f"{where}: {clash(tables)}") from error
 
 
-def clash(tables: Sequence[pa.Table]) -> str:
+def clash(tables: Iterable[pa.Table]) -> str:
     """Say which column has which types, and what to do."""
     types: dict[str, dict[str, None]] = {}
     for table in tables:
         for column in table.schema:
             types.setdefault(column.name, {})[str(column.type)] = None
     bad = {name: found for name, found in types.items() if len(found) > 1}
-    if not bad:
-        lacking = [name for name in types if any(name not in table.column_names for table in tables)]
-        told = f"{'columns' if len(lacking) > 1 else 'column'} {', '.join(map(repr, lacking[:5]))}"
-        return (
-            f"blocks with different columns do not go together: {told} is not in all of them. Give each block the same"
-        )
     told = "; ".join(f"column {name!r} is {' and '.join(found)}" for name, found in list(bad.items())[:5])
     return f"blocks with different schemas do not go together: {told}. Give the column one type in every block"
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from workspan.dataset.blocks import certain, clash, is_guess, no_rows
+from workspan.dataset.formats import told_names
 from workspan.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
             elif table.schema != schema:
                 wider = _widened(table, schema, part)
                 if wider is not schema:
-                    writer, file = _with_room(part, writer, file, wider, table)
+                    writer, file = _with_room(part, writer, file, wider)
                     part.schema = schema = wider
                 table = _fitted(table, schema)
             with part.disk(), _held(part, schema):
@@ -229,7 +230,7 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _with_room(part: Part, writer: Any, file: Any, schema: pa.Schema, table: pa.Table) -> tuple[Any, Any]:
+def _with_room(part: Part, writer: Any, file: Any, schema: pa.Schema) -> tuple[Any, Any]:
     """Return writer and file for what is wider than the blocks before were: what they have written comes along.
 
     Raises
@@ -241,8 +242,12 @@ def _with_room(part: Part, writer: Any, file: Any, schema: pa.Schema, table: pa.
     if widen is not None and widen(schema):
         return writer, file
     if part.sink.reader is None:
-        before = part.schema or schema
-        raise DataError(f"{part.sink.name}, {part.where}: {clash([no_rows(before), table])}")
+        heading = () if part.schema is None else part.schema.names
+        more = told_names([name for name in schema.names if name not in heading])
+        raise DataError(
+            f"{part.sink.name}, {part.where}: {more} is not in the blocks before, whose heading is written: give each "
+            "block the same columns"
+        )
     system, narrow = part.sink.filesystem, part.narrow
     with part.disk():
         writer.close()
