@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
+
+from workspan.steps.record import MUCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,9 +149,12 @@ def _operator(op: OperatorSummary, verbose: bool) -> list[str]:
     lines += _throughput(op)
     if op.clamped_seconds > 1e-6:
         lines.append(_line(2, "clamped", [seconds(op.clamped_seconds)]))
+    share = 0.0 if op.transform is None else (op.overhead_seconds or 0.0) / (op.transform.sum or inf)
+    if op.overhead_seconds is not None and (verbose or share > MUCH):
+        cheaper = '   timing="stages" or "total" costs less' if share > MUCH else ""
+        parts = [f"{seconds(op.overhead_seconds)} total", f"{100 * share:.2f} %"]
+        lines.append(_line(2, "timers, estimated", parts) + cheaper)
     if verbose:
-        if op.overhead_seconds is not None:
-            lines.append(_line(2, "timers, estimated", [f"{seconds(op.overhead_seconds)} total"]))
         lines += _figures(2, "serialise", op.serialise)
         for number, step in enumerate(op.steps):
             lines += _figures(4, _short(f"{number} {step.label}", _LABEL - 6), step.seconds)
