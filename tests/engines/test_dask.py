@@ -127,7 +127,7 @@ class TestFaults:
         rough_cluster.add_worker("--resources", "late=1 spare=1")
         thread.join()
         assert found[0]
-        assert "no worker has got a place on the Dask cluster" in caplog.text
+        assert "no worker of task 't' has got a place on the Dask cluster" in caplog.text
 
     @rough
     def test_workers_without_a_place_do_not_hold_up_the_end(

@@ -18,6 +18,8 @@ from workspan.errors import EngineError
 
 PROBE_SECONDS = 5.0
 """Time in which a head must take a connection before Ray, which would try for a long time, is told to connect."""
+INIT_SECONDS = 60.0
+"""Time in which Ray must have connected; by itself it may try for many minutes."""
 SHUTDOWN_SECONDS = 15.0
 """Longest time for giving a connection back."""
 OBJECT_STORE_BYTES = 80 * 2**20
@@ -140,6 +142,8 @@ def _connect(ray: Any, address: str) -> None:
     """Connect to a running cluster."""
     global _address
     head = _parse(address)
+    if head is None and address.startswith("ray://"):
+        raise EngineError(f"Ray({address!r}) has no port: Ray's own default for clients is 'ray://host:10001'")
     if head is not None:
         try:
             socket.create_connection(head, PROBE_SECONDS).close()
@@ -149,14 +153,45 @@ def _connect(ray: Any, address: str) -> None:
                 "reached from here?"
             ) from error
     try:
-        with _quiet():
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except BaseException as error:
+        _initialize(ray, address)
+    except EngineError:
+        raise
+    except Exception as error:
         _shut_down(ray, is_lost=False)
-        if not isinstance(error, Exception):
-            raise
         raise EngineError(f"the Ray cluster at {address} cannot be used: {_explain(error)}") from error
     _address = address
+
+
+def _initialize(ray: Any, address: str) -> None:
+    """Let Ray connect, in a thread: where something else than a head answers it waits long, and hears no Ctrl-C."""
+    failures: list[BaseException] = []
+    done, nobody_waits = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            if nobody_waits.is_set():
+                ray.shutdown()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    with _quiet():
+        threading.Thread(target=connect, name="workspan-ray-connect", daemon=True).start()
+        try:
+            if not done.wait(INIT_SECONDS):
+                raise EngineError(
+                    f"the Ray cluster at {address} cannot be used: Ray has not connected in {INIT_SECONDS:g} s; is it "
+                    "the port of a head, does the head run, and is the same version of Ray there?"
+                )
+        except BaseException:
+            nobody_waits.set()
+            if done.is_set() and not failures:
+                ray.shutdown()  # it has connected just now, and not seen that nobody waits
+            raise
+    if failures:
+        raise failures[0]
 
 
 def _shut_down(ray: Any, *, is_lost: bool) -> None:

@@ -30,7 +30,7 @@ from workspan.measure.notes import Note, bring_home
 from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from workspan.engines.base import Job
@@ -196,6 +196,24 @@ def check_match(start: dict[str, Any]) -> None:
         raise EngineError(
             f"Python {there} runs there, the driver has {here}: functions can be sent between equal versions only"
         )
+
+
+def lack_of(requires: Mapping[str, int], places: Iterable[Mapping[str, float]]) -> str:
+    """Return what none of *places* has of what a worker *requires*, each given by all that it has; ``""`` if one has it.
+
+    >>> lack_of({"GPU": 2}, [{"GPU": 1}, {"CPU": 8}])
+    '2 GPU'
+    """
+    places = list(places)
+
+    def fits(needs: Mapping[str, int]) -> bool:
+        return any(all(place.get(name, 0) >= amount for name, amount in needs.items()) for place in places)
+
+    if fits(requires):
+        return ""
+    lacking = {name: amount for name, amount in requires.items() if not fits({name: amount})}
+    words = [f"{amount} {name}" for name, amount in sorted((lacking or requires).items())]
+    return " and ".join(words) + ("" if lacking else " together")
 
 
 # -- in the driver ---------------------------------------------------------------------------------------------------
