@@ -19,6 +19,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from helpers.full import FULL
+
 TOKEN = "0123456789abcdef" * 4
 """What all tests' clusters ask for, so that none is written to the user's home."""
 
@@ -29,7 +31,6 @@ ENVIRONMENT = {
     "PYTHONWARNINGS": "ignore",
 }
 
-FULL = os.environ.get("WORKSPAN_FULL") == "1"
 ALWAYS = {
     f"{name}[ray]"
     for name in (

@@ -72,8 +72,9 @@ class Link(Protocol):
         """Give the place of a worker that has ended back, or the request for one."""
 
     def places(self, requires: Mapping[str, int]) -> tuple[int, str] | None:
-        """Return how many workers or machines the cluster has, and what all of them lack, busy or not, to hold a worker
-        with *requires*: ``""`` if one could. ``None``: that cannot be told.
+        """Return how many workers or machines the cluster has, and what all of them lack to hold a worker, busy or not.
+
+        The lack is ``""`` if one has what it *requires*. ``None``: that cannot be told.
         """
 
     def close(self) -> None:
@@ -356,7 +357,7 @@ class ClusterEngine(NoClients, OneJob):
                 self._starved[task] = inf if self._say_why_none_works(task) else now + LOOK_AGAIN_SECONDS
 
     def _say_why_none_works(self, task: int) -> bool:
-        """Say why no worker of task number *task* has a place; false if there is nothing to say as long as others work."""
+        """Say why no worker of task number *task* has a place; false if there is nothing to say while others work."""
         if not any(seat.task == task for seat in self._roster.waiting()):
             return True
         assert self._link is not None
@@ -378,8 +379,8 @@ class ClusterEngine(NoClients, OneJob):
             return False
         needs = [f"{amount} {name}" for name, amount in sorted(entry.requires.items())]
         logger.warning(
-            "no worker of task %r has got a place on the %s yet, which has %s %s%s: the run waits, and goes on when one "
-            "is free or joins",
+            "no worker of task %r has got a place on the %s yet, which has %s %s%s: the run waits, and goes on when "
+            "one is free or joins",
             entry.task_id,
             cluster,
             "an unknown number of" if count is None else count,

@@ -297,7 +297,9 @@ def why_not_connected(address: str, error: Exception) -> str:
         causes.append(cause)
     said = ": ".join(dict.fromkeys(text for cause in causes if (text := str(cause)))) or "no answer in time"
     if isinstance(error, OSError):
-        return f"the Dask scheduler at {address} does not answer: {said}; is it running, and can it be reached from here?"
+        return (
+            f"the Dask scheduler at {address} does not answer: {said}; is it running, and can it be reached from here?"
+        )
     return (
         f"what answers at {address} does not speak as a Dask scheduler of this version does "
         f"({type(error).__name__}: {said}); is it the scheduler's port, and the same version of 'distributed' there?"

@@ -199,7 +199,7 @@ def check_match(start: dict[str, Any]) -> None:
 
 
 def lack_of(requires: Mapping[str, int], places: Iterable[Mapping[str, float]]) -> str:
-    """Return what none of *places* has of what a worker *requires*, each given by all that it has; ``""`` if one has it.
+    """Return what none of *places*, each given by all that it has, has of what a worker *requires*; or else ``""``.
 
     >>> lack_of({"GPU": 2}, [{"GPU": 1}, {"CPU": 8}])
     '2 GPU'
