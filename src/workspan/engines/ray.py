@@ -71,7 +71,7 @@ class Ray(ClusterEngine):
         start_seconds: float = START_SECONDS,
     ) -> None:
         super().__init__(kill_seconds=kill_seconds, start_seconds=start_seconds)
-        if address is not None and not (isinstance(address, str) and address):
+        if address == "" or not isinstance(address, str | None):
             raise EngineError(f"Ray({address!r:.100}): pass the address of a cluster as text, or nothing")
         self._where = address
         self._runtime_env = runtime_env
