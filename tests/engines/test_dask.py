@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ import pytest
 from helpers.dask_kit import DaskCluster, what_is_left
 from helpers.engine_kit import Gate, Run, is_gone, line, wait_until
 from helpers.full import full
-from helpers.hold import Holder
+from helpers.hold import Holder, in_thread
 from helpers.runs import line as task_on
 from helpers.runs import run
 from workspan.engines import Dask, Job, WorkerTask, cluster, dask_link, remote
@@ -264,6 +265,24 @@ class TestStart:
                 engine.open(Job("names", (WorkerTask("t", line(), str),)))
                 assert engine._link is not None
                 assert engine._link.places({}) == (1, lack)
+
+    def test_ctrl_c_ends_the_wait_for_a_scheduler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """R20: where something answers that is no scheduler, a signal ends the run at once, not when Dask gives up."""
+        monkeypatch.setattr(dask_link, "CONNECT_SECONDS", 3600.0)
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            called: list[socket.socket] = []
+
+            def interrupt() -> None:
+                called.append(mute.accept()[0])
+                os.kill(os.getpid(), signal.SIGINT)
+
+            caller, _ = in_thread(interrupt)
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    run(task_on(2, str), f"dask://127.0.0.1:{mute.getsockname()[1]}")
+            finally:
+                caller.join()
+                called[0].close()
 
     def test_without_the_package_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """D15: the error says what to install."""

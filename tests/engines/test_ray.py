@@ -354,7 +354,7 @@ class TestWords:
         """Before Ray tries for a minute, a head that takes no connection is an error with its address."""
         for address in ("127.0.0.1:9", "ray://127.0.0.1:9"):
             with pytest.raises(EngineError, match=rf"the head of the Ray cluster at {address} does not answer: "):
-                ray_session._connect(None, address)
+                ray_session._connect(None, address, threading.Event())
 
 
 class Deaf:
@@ -375,7 +375,7 @@ def test_a_head_that_answers_nothing_is_not_waited_for_long(monkeypatch: pytest.
     monkeypatch.setattr(ray_session, "INIT_SECONDS", 0.05)
     ray = Deaf()
     with pytest.raises(EngineError, match=r"at auto cannot be used: Ray has not connected in 0\.05 s; is it the port"):
-        ray_session._connect(ray, "auto")
+        ray_session._connect(ray, "auto", threading.Event())
     ray.heard.set()
     assert ray.left.wait(10)
 
@@ -383,7 +383,7 @@ def test_a_head_that_answers_nothing_is_not_waited_for_long(monkeypatch: pytest.
 def test_an_address_without_a_port_is_refused() -> None:
     """Ray Client would try for half a minute."""
     with pytest.raises(EngineError, match=r"Ray\('ray://head'\) has no port: .* 'ray://host:10001'"):
-        ray_session._connect(None, "ray://head")
+        ray_session._connect(None, "ray://head", threading.Event())
 
 
 def test_commands_that_overtake_each_other_are_put_in_order() -> None:

@@ -185,6 +185,15 @@ class TestStandIn:
         assert set(slurm.states().values()) <= {"FAILED", "RUNNING"}  # ended, or about to
         assert not list((tmp_path / "logs").glob(".workspan*"))
 
+    def test_gpus(self, slurm, tmp_path):
+        """R69: what a task requires is asked of Slurm by the name that other engines have for it, too."""
+        slurm.hold()
+        made = task(note(tmp_path), 1, max_workers=1, requires={"GPU": 2})
+        helper = later(lambda: slurm.calls("sbatch"), slurm.release)
+        assert run(made, engine())
+        helper.join()
+        assert "--gres=gpu:2" in slurm.calls("sbatch")[0].split()
+
     def test_jobs_that_wait_for_long_are_no_dead_workers(self, slurm, tmp_path):
         """R69: the queue's time is start-up, and counts as no failure."""
         slurm.hold()

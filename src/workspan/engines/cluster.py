@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import threading
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -105,10 +106,11 @@ class ClusterEngine(NoClients, OneJob):
         self._kill_seconds = kill_seconds
         self._start_seconds = start_seconds
         self._inbox: Inbox = queue.SimpleQueue()
+        self._given_up = threading.Event()
         self._reset()
 
     def _connect(self, job: Job, inbox: Inbox) -> Link:
-        """Connect to the cluster, or start one; :meth:`_disconnect` is called in any case.
+        """Connect to the cluster, or start one, unless :meth:`give_up` is called; :meth:`_disconnect` is in any case.
 
         Raises
         ------
@@ -246,6 +248,10 @@ class ClusterEngine(NoClients, OneJob):
         """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
         self._inbox.put(None)
 
+    def give_up(self) -> None:
+        """Make an ``open`` that waits for a cluster's answer fail. Safe in other threads and signal handlers."""
+        self._given_up.set()
+
     def close(self, grace: float = 0.0) -> list[Event]:
         """End all workers, wait for their ends, and leave nothing on the cluster.
 
@@ -273,6 +279,7 @@ class ClusterEngine(NoClients, OneJob):
         finally:
             self._end_all()
             events, self._events = self._events, []
+            self._given_up.clear()
             self._reset()
         return events
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Self
 from workspan.errors import EngineError
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
     from types import TracebackType
 
     from workspan.engines.base import Job
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from workspan.engines.waker import Waker
     from workspan.schedule.events import Event
 
-__all__ = ["GateEngine", "NoClients", "OneJob", "SelectorEngine"]
+__all__ = ["GateEngine", "NoClients", "OneJob", "SelectorEngine", "wait_for"]
+
+CONNECT_LOOK_SECONDS = 0.02
+"""How often it is looked whether a cluster has answered."""
 
 
 class OneJob:
@@ -42,6 +47,20 @@ class OneJob:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def wait_for(done: Callable[[], bool], given_up: threading.Event, seconds: float, whom: str) -> None:
+    """Wait until *done*, or for some seconds; in the main thread, where signals are noticed meanwhile.
+
+    Raises
+    ------
+    EngineError
+        *given_up* was set before.
+    """
+    end = monotonic() + seconds
+    while not done() and monotonic() < end:
+        if given_up.wait(CONNECT_LOOK_SECONDS):
+            raise EngineError(f"the run was to end before {whom} had answered")
 
 
 class NoClients:

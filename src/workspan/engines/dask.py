@@ -99,7 +99,7 @@ class Dask(ClusterEngine):
             )
         if not isinstance(where, str):
             security = getattr(where, "security", None) if security is None else security
-        return DaskLink(scheduler_address(where), security, job.run_id, inbox, workers=self._workers)
+        return DaskLink(scheduler_address(where), security, job.run_id, inbox, self._given_up, workers=self._workers)
 
     def _disconnect(self) -> None:
         cluster, self._cluster = self._cluster, None

@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from workspan.engines.common import wait_for
 from workspan.engines.dask_worker import (
     CONNECT_SECONDS,
     RPC_SECONDS,
@@ -34,7 +35,16 @@ LEAVE_SECONDS = 35.0
 class DaskLink:
     """The driver's connection to a scheduler: a client of its own, in whose event loop everything here happens."""
 
-    def __init__(self, address: str, security: Any, run_id: str, inbox: Inbox, *, workers: list[str] | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        security: Any,
+        run_id: str,
+        inbox: Inbox,
+        given_up: threading.Event,
+        *,
+        workers: list[str] | None,
+    ) -> None:
         self.where = address
         self.answers = f"workspan-{run_id}-{secrets.token_hex(4)}"
         self._inbox = inbox
@@ -54,11 +64,18 @@ class DaskLink:
         self._thread = threading.Thread(target=self._loop.run_forever, name="workspan-dask", daemon=True)
         self._thread.start()
         try:
-            self._run(self._begin(security), CONNECT_SECONDS + RPC_SECONDS)
+            begun = asyncio.run_coroutine_threadsafe(self._begin(security), self._loop)
+            try:
+                wait_for(begun.done, given_up, CONNECT_SECONDS + RPC_SECONDS, f"the Dask scheduler at {address}")
+                begun.result(0)
+            finally:
+                begun.cancel()
         except BaseException as error:
             self._is_over = True
+            with suppress(Exception):
+                self._run(asyncio.sleep(0.01))  # what was cancelled ends
             self._stop()
-            if not isinstance(error, Exception):
+            if isinstance(error, EngineError) or not isinstance(error, Exception):
                 raise
             raise EngineError(why_not_connected(address, error)) from error
 

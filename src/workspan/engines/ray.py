@@ -85,7 +85,7 @@ class Ray(ClusterEngine):
         from workspan.engines.ray_link import HEAD_SECONDS, RayLink
         from workspan.engines.ray_session import Session
 
-        session = self._session = Session(self._where, *_most_required(job))
+        session = self._session = Session(self._where, *_most_required(job), self._given_up)
         return RayLink(
             session.where,
             session.head,

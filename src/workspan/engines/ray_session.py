@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from workspan.engines.common import wait_for
 from workspan.errors import EngineError
 
 PROBE_SECONDS = 5.0
@@ -47,6 +48,8 @@ class Session:
         Of a cluster of our own.
     resources
         Custom resources of it.
+    given_up
+        Set when nobody waits any more for the cluster to answer.
 
     Raises
     ------
@@ -54,7 +57,7 @@ class Session:
         No connection can be made, with the reason and a way out.
     """
 
-    def __init__(self, address: str | None, cpus: int, resources: dict[str, int]) -> None:
+    def __init__(self, address: str | None, cpus: int, resources: dict[str, int], given_up: threading.Event) -> None:
         global _users, _is_ours, _is_local
         import ray
 
@@ -70,7 +73,7 @@ class Session:
                     _start_local(ray, cpus, resources)
                 else:
                     assert address is not None
-                    _connect(ray, address)
+                    _connect(ray, address, given_up)
                 _is_ours = True
             _users += 1
             self.is_local = _is_ours and _is_local
@@ -138,7 +141,7 @@ def _start_local(ray: Any, cpus: int, resources: dict[str, int]) -> None:
         raise EngineError(f"Ray could not be started on this machine: {_explain(error)}") from error
 
 
-def _connect(ray: Any, address: str) -> None:
+def _connect(ray: Any, address: str, given_up: threading.Event) -> None:
     """Connect to a running cluster."""
     global _address
     head = _parse(address)
@@ -153,7 +156,7 @@ def _connect(ray: Any, address: str) -> None:
                 "reached from here?"
             ) from error
     try:
-        _initialize(ray, address)
+        _initialize(ray, address, given_up)
     except EngineError:
         raise
     except Exception as error:
@@ -162,7 +165,7 @@ def _connect(ray: Any, address: str) -> None:
     _address = address
 
 
-def _initialize(ray: Any, address: str) -> None:
+def _initialize(ray: Any, address: str, given_up: threading.Event) -> None:
     """Let Ray connect, in a thread: where something else than a head answers it waits long, and hears no Ctrl-C."""
     failures: list[BaseException] = []
     done, nobody_waits = threading.Event(), threading.Event()
@@ -180,7 +183,8 @@ def _initialize(ray: Any, address: str) -> None:
     with _quiet():
         threading.Thread(target=connect, name="workspan-ray-connect", daemon=True).start()
         try:
-            if not done.wait(INIT_SECONDS):
+            wait_for(done.is_set, given_up, INIT_SECONDS, f"the Ray cluster at {address}")
+            if not done.is_set():
                 raise EngineError(
                     f"the Ray cluster at {address} cannot be used: Ray has not connected in {INIT_SECONDS:g} s; is it "
                     "the port of a head, does the head run, and is the same version of Ray there?"
