@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ import pytest
 from helpers.dask_kit import DaskCluster, what_is_left
 from helpers.engine_kit import Gate, Run, is_gone, line, wait_until
 from helpers.full import full
-from helpers.hold import Holder, in_thread
+from helpers.hold import Holder, in_thread, interrupt_twice
 from helpers.runs import line as task_on
 from helpers.runs import run
 from workspan.engines import Dask, Job, WorkerTask, cluster, dask_link, remote
@@ -238,6 +239,28 @@ class TestStart:
         with pytest.raises(EngineError, match=r"Dask\(<Client.*>\): it is closed; make a new one, or pass the address"):
             Dask(client).open(Job("closed", ()))
 
+    @pytest.mark.leaks(
+        "threads", "files", reason="Dask keeps a thread for long messages, and the folder of its spilling"
+    )
+    def test_a_cluster_in_the_loop_that_waits_is_refused(self) -> None:
+        """R22: in a notebook, a cluster of the same event loop could not answer: the error says what can be done."""
+
+        async def main() -> None:
+            async with distributed.LocalCluster(
+                n_workers=0, processes=False, asynchronous=True, dashboard_address="127.0.0.1:0"
+            ) as made:
+                async with distributed.Client(made, asynchronous=True, set_as_default=False) as client:
+                    for where in (made, client):
+                        with pytest.raises(
+                            EngineError, match=r"holds up, and could not answer: call await asyncio.to_th"
+                        ):
+                            Dask(where).open(Job("loop", ()))
+                engine = Dask(made)
+                await asyncio.to_thread(engine.open, Job("thread", ()))
+                await asyncio.to_thread(engine.close)
+
+        asyncio.run(main())
+
     def test_what_no_dask_worker_has_is_told_while_others_work(
         self, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -308,11 +331,10 @@ class TestEnds:
     ) -> None:
         """R20: after one SIGINT the block in flight may finish, after two it is ended; nothing is left anywhere."""
         own, driver = start_script(address, holder, tmp_path)
-        driver.send_signal(signal.SIGINT)
         if times == 2:
-            threading.Event().wait(0.3)  # two signals that are sent together arrive as one
-            driver.send_signal(signal.SIGINT)
+            interrupt_twice(driver, tmp_path / "output")
         else:
+            driver.send_signal(signal.SIGINT)
             holder.go()
         driver.wait(30)
         assert "KeyboardInterrupt" in (tmp_path / "output").read_text()
@@ -354,10 +376,11 @@ def start_script(address: str | None, holder: Holder, tmp_path: Path) -> tuple[i
             import logging
             logging.basicConfig(level="INFO", stream=sys.stdout)
             from helpers.runs import line, run
-            from helpers.hold import say_where
+            from helpers.hold import announce_signals, say_where
             from workspan.engines import Dask
             from workspan.run import session
             session.GRACE_SECONDS = 60
+            announce_signals()
             run(line(5, say_where({holder.gate.path!r}), max_workers=1), Dask({address!r}))
             """
         )

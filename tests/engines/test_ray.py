@@ -17,7 +17,7 @@ import pytest
 import workspan as ws
 from helpers.engine_kit import Run, is_gone, line, wait_until
 from helpers.full import full
-from helpers.hold import Holder, in_thread
+from helpers.hold import Holder, in_thread, interrupt_twice
 from helpers.ray_kit import RayMachines, leaky, ray_environment, require_ray
 from helpers.runs import line as task_on
 from helpers.runs import run
@@ -161,11 +161,11 @@ class TestSharedRay:
             f"run(line(5, say_where({holder.gate.path!r}), max_workers=1), Ray({address!r}))", tmp_path
         )
         own, _ = holder.wait()
-        driver.send_signal(signal.SIGKILL if how == "killed" else signal.SIGINT)
         if how == "twice":
-            threading.Event().wait(0.3)  # two signals that are sent together arrive as one
-            driver.send_signal(signal.SIGINT)
-        elif how == "once":
+            interrupt_twice(driver, tmp_path / "output")
+        else:
+            driver.send_signal(signal.SIGKILL if how == "killed" else signal.SIGINT)
+        if how == "once":
             holder.go()
         driver.wait(40)
         assert how == "killed" or "KeyboardInterrupt" in (tmp_path / "output").read_text()
@@ -187,10 +187,11 @@ sys.path[:0] = {path!r}
 import logging
 logging.basicConfig(level="INFO", stream=sys.stdout)
 from helpers.runs import line, run
-from helpers.hold import say_where
+from helpers.hold import announce_signals, say_where
 from workspan.engines import Ray, cluster, ray_link
 from workspan.run import session
 session.GRACE_SECONDS = 60
+announce_signals()
 cluster.NOTICE_SECONDS = 1.0
 ray_link.HEAD_SECONDS = 2.0
 report = None

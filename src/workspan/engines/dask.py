@@ -21,6 +21,7 @@ Nothing listens, and driver and workers never connect to each other.
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,11 @@ class Dask(ClusterEngine):
                 dashboard_address="127.0.0.1:0",
                 resources=_most_required(job),
             )
+        elif _lives_in_this_loop(where):
+            raise EngineError(
+                f"Dask({where!r:.100}): its scheduler lives in the event loop that this call holds up, and could not "
+                "answer: call await asyncio.to_thread(run_blockwise, ...), or make it without asynchronous=True"
+            )
         if not isinstance(where, str):
             security = getattr(where, "security", None) if security is None else security
         return DaskLink(scheduler_address(where), security, job.run_id, inbox, self._given_up, workers=self._workers)
@@ -129,6 +135,16 @@ def scheduler_address(where: Any) -> str:
     if not isinstance(address, str):
         raise EngineError(f"Dask({where!r:.100}): pass a distributed.Client, a cluster, or the address of a scheduler")
     return address
+
+
+def _lives_in_this_loop(where: Any) -> bool:
+    """Whether the scheduler of a cluster, or the one that a client has made, is served by this thread's event loop."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    loop = getattr(getattr(getattr(where, "cluster", None) or where, "scheduler", None), "loop", None)
+    return getattr(loop, "asyncio_loop", None) is running
 
 
 def _most_required(job: Job) -> dict[str, int]:
