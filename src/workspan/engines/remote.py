@@ -160,8 +160,7 @@ def start_values(job: Job, *, kill_seconds: float, start_seconds: float) -> list
     shared = driver_settings()
     return [
         {
-            "version": VERSION,
-            "python": list(sys.version_info[:2]),
+            **versions(),
             "run_id": job.run_id,
             "settings": {**shared, **task_settings(task)},
             "function": pack_function(task.task_id, task.function) if task.function is not None else b"",
@@ -176,6 +175,11 @@ def start_values(job: Job, *, kill_seconds: float, start_seconds: float) -> list
 def token_file(log_dir: Path, run_id: str) -> Path:
     """Return the file that a driver leaves in its log folder, by which a host sees whether that folder is shared."""
     return log_dir / f".workspan-run-{run_id}"
+
+
+def versions() -> dict[str, Any]:
+    """Return what must be the same where a worker is, for :func:`check_match`."""
+    return {"version": VERSION, "python": list(sys.version_info[:2])}
 
 
 def check_match(start: dict[str, Any]) -> None:
