@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from helpers.engine_kit import Gate, Run, line
+from helpers.hold import Holder
 from helpers.ray_kit import leaky
 from workspan.engines import Dask, Engine, Job, Processes, Ray, Serial, WorkerTask
 from workspan.grid import Layout
@@ -53,3 +54,9 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 def gate(tmp_path: Path) -> Callable[[str], Gate]:
     """Return a function that makes a gate of a name."""
     return lambda name: Gate(tmp_path / name)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Holder:
+    """A block function that waits, and the test's side of it."""
+    return Holder(tmp_path)

@@ -339,13 +339,13 @@ class TestMeasurement:
         def part(block):
             with profile_block(block):
                 pass
-            end = time.perf_counter() + 0.05
-            while time.perf_counter() < end:
+            end = time.process_time() + 0.05
+            while time.process_time() < end:
                 pass
 
         run = make_run(engine, part, resource_tracking=True)
         run.start()
-        assert run.block().stats.wall_seconds < 0.05
+        assert run.block().stats.cpu_seconds < 0.05
 
     @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e300, "long", None, True])
     def test_impossible_measurement_fails_the_block(self, make_run, engine, value):

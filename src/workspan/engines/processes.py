@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 
 from workspan.engines import wire
 from workspan.engines.child import Child
-from workspan.engines.common import SelectorEngine
-from workspan.engines.context import Context
+from workspan.engines.common import GateEngine
 from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.follow import LogWatch
 from workspan.engines.gate import Gate
@@ -61,7 +60,7 @@ REAP_SECONDS = 0.05
 DESCRIPTORS_A_WORKER = 6
 
 
-class Processes(SelectorEngine):
+class Processes(GateEngine):
     """Runs blocks in worker processes on this machine.
 
     Parameters
@@ -80,7 +79,6 @@ class Processes(SelectorEngine):
     def __init__(self, *, kill_seconds: float = KILL_SECONDS, start_seconds: float = START_SECONDS) -> None:
         self._kill_seconds = kill_seconds
         self._start_seconds = start_seconds
-        self._refused = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -141,30 +139,6 @@ class Processes(SelectorEngine):
     @staticmethod
     def _pack(task: WorkerTask) -> bytes | None:
         return None if task.function is None else pack_function(task.task_id, task.function)
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Host and port that clients dial, or ``None``."""
-        return None if self._gate is None else (self._gate.host, self._gate.port)
-
-    @property
-    def refused_messages(self) -> int:
-        """Messages of clients that could not be accepted, in this run or the last one."""
-        return self._refused if self._gate is None else self._gate.refused_messages
-
-    def context(self, task: int, worker: int | None = None) -> Context:
-        """Return what a client needs to work for task number *task*: that of *worker*, or without one a guest.
-
-        Raises
-        ------
-        EngineError
-            Nothing listens for clients; also for :meth:`context_file`.
-        """
-        return self._require_gate().context(task, worker)
-
-    def context_file(self, task: int) -> Path:
-        """Return a file with the context of guests of task number *task*, which only its owner can read."""
-        return self._require_gate().context_file(task)
 
     # -- what the engine is told -----------------------------------------------------------------------------------
 
@@ -253,11 +227,6 @@ class Processes(SelectorEngine):
             indices = () if child.is_spawn else child.take_back()
             self._events.append(TakenBack(worker, indices))
 
-    def admit(self, guest: int, worker: int | None) -> None:
-        """Let a guest work as *worker*, or send it away."""
-        if self._gate is not None:
-            self._gate.admit(guest, worker)
-
     # -- what it tells ---------------------------------------------------------------------------------------------
 
     def close(self, grace: float = 0.0) -> list[Event]:
@@ -287,9 +256,7 @@ class Processes(SelectorEngine):
         finally:
             # Whatever interrupts the grace, a second Ctrl-C for example, ends it and not the clean-up.
             self._end_all()
-            if self._gate is not None:
-                self._gate.close()
-                self._refused = self._gate.refused_messages
+            self._close_gate()
             events = self._events
             self._selector.close()
             if self._waker is not None:
@@ -298,12 +265,6 @@ class Processes(SelectorEngine):
         return events
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _require_gate(self) -> Gate:
-        self._require_job()
-        if self._gate is None:
-            raise EngineError("this run does not listen for clients: ask for it with host= or with a Server")
-        return self._gate
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Dropped | Ended):
