@@ -42,7 +42,8 @@ def main() -> None:
 
         descriptors = serve(settings)  # comes back in workers only
         settings, function = take()
-        take_over(settings["environment"])  # type: ignore[arg-type]
+        words = ("workspan-worker", str(settings["worker"]), str(settings["task_id"]))
+        take_over(settings["environment"], *words)  # type: ignore[arg-type]
         settings["descriptors"] = descriptors
 
     from workspan.engines.worker import run_worker

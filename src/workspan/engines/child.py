@@ -117,7 +117,9 @@ class Child:
                 settings["environment"] = dict(os.environb)
             self.payload = deque(pack(settings, function))
             streams = (stdin, 1, 2) if log is None else (stdin, log.out, log.err)
-            born = None if server is None else server.fork((*streams, *descriptors))
+            born = (
+                None if server is None else server.fork((*streams, *reversed(descriptors)))
+            )  # as they are numbered here
             self._process: Born | subprocess.Popen[bytes] = born or subprocess.Popen(
                 command("workspan-worker", str(worker), settings["task_id"]),
                 stdin=stdin,

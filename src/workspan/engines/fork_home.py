@@ -16,9 +16,15 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from time import monotonic, sleep
 from typing import Any
+
+NAME = "workspan-fork-server"
+"""What a server is called in the output of ps."""
+NAME_WIDTH = 80
+"""Characters of the word behind that: room for the name of a worker."""
 
 UP = b"up"
 """The server's first word, if it can fork."""
@@ -98,8 +104,13 @@ def serve(settings: dict[str, Any]) -> tuple[int, int]:
             os._exit(0)
 
 
-def take_over(environment: dict[bytes, bytes]) -> None:
-    """Make this process, fresh from the fork, what a fresh interpreter with *environment* would be."""
+def take_over(environment: dict[bytes, bytes], *words: str) -> None:
+    """Make this process, fresh from the fork, what a fresh interpreter with *environment* would be.
+
+    *words* are what people see of it in the output of ps.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        _show("\0".join(words).encode(errors="backslashreplace"))
     if os.environb != environment:
         os.environb.clear()
         os.environb.update(environment)
@@ -118,8 +129,17 @@ def _settle(channel: Any, descriptors: list[int]) -> tuple[int, int]:
         os.close(descriptor)
     channel.send(b"%b%d" % (BORN, os.getpid()))
     channel.close()
-    incoming, outgoing = descriptors[len(_STREAMS) :]
+    outgoing, incoming = descriptors[len(_STREAMS) :]
     return incoming, outgoing
+
+
+def _show(text: bytes) -> None:
+    """Put *text* in the place of the server's name and what follows that, in this process's arguments."""
+    with open("/proc/self/stat", "rb") as file:
+        begin, end = map(int, file.read().rpartition(b")")[2].split()[45:47])
+    offset = ctypes.string_at(begin, end - begin).index(NAME.encode())
+    room = end - begin - offset
+    ctypes.memmove(begin + offset, text[: room - 1].ljust(room, b"\0"), room)
 
 
 def _load(names: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.child import command
-from workspan.engines.fork_home import BORN, FAILED, FORKED, REFUSED, ROBUST_LIST_CALLS, UP
+from workspan.engines.fork_home import BORN, FAILED, FORKED, NAME, NAME_WIDTH, REFUSED, ROBUST_LIST_CALLS, UP
 from workspan.engines.payload import import_path, pack
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ REPLY_SECONDS = 5.0
 MOST_SERVERS = 3
 """Kept by one driver; the one that was not used for longest goes first."""
 
-PRELOAD = ("workspan.engines.worker", "workspan.engines.context", "cloudpickle.cloudpickle", "faulthandler", "logging")
+PRELOAD = ("workspan.engines.worker", "workspan.engines.context", "cloudpickle", "faulthandler", "logging")
 """Loaded by every server: what each worker loads, or loads sooner or later."""
 
 READ_AT_LOAD = (
@@ -49,6 +49,19 @@ READ_AT_LOAD = (
     "ARROW_", "JE_", "MIMALLOC_", "ACERO_", "PARQUET_", "AWS_", "ZARR_", "NUMCODECS_", "BLOSC_", "COVERAGE_",
 )  # fmt: skip
 """Beginnings of the names of variables that the interpreter, the C library or a preloaded library reads only once."""
+
+MARKS = (
+    b"Umask:",
+    b"SigIgn:",
+    b"Uid:",
+    b"Gid:",
+    b"Groups:",
+    b"Cap",
+    b"NoNewPrivs:",
+    b"Cpus_allowed:",
+    b"Mems_allowed:",
+)
+"""Beginnings of the lines of ``/proc/thread-self/status`` that tell what is handed down to a child."""
 
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 
@@ -95,7 +108,7 @@ class ForkServer:
                     os.write(stdin, part)
                 os.lseek(stdin, 0, os.SEEK_SET)
                 self._process = subprocess.Popen(
-                    command("workspan-fork-server", f"of {os.getpid()}"),
+                    command(NAME, f"of {os.getpid()}".ljust(NAME_WIDTH)),
                     stdin=stdin,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -148,7 +161,7 @@ class ForkServer:
         Parameters
         ----------
         descriptors
-            Its standard streams and the two of its connection.
+            Its three standard streams and those that it writes to and reads from.
 
         Returns
         -------
@@ -271,25 +284,19 @@ def _forget() -> None:
 
 def _surroundings(*, everything: bool) -> Hashable:
     """Return what a process has of the one that starts it and a fork of an older one would not have."""
-    environment = {
-        name: value for name, value in os.environ.items() if everything or name.startswith(READ_AT_LOAD)
-    }  # fmt: skip
-    with open("/proc/self/status", "rb") as status:
-        umask = next((line for line in status if line.startswith(b"Umask:")), b"")
-    files = []
+    environment = [item for item in os.environ.items() if everything or item[0].startswith(READ_AT_LOAD)]
+    with open("/proc/thread-self/status", "rb") as status:
+        marks = [line for line in status if line.startswith(MARKS)]
     for name in ("cgroup", "oom_score_adj"):
         with suppress(OSError), open(f"/proc/self/{name}", "rb") as file:
-            files.append(file.read())
+            marks.append(file.read())
     return (
         tuple(command()),
-        tuple(sorted(environment.items())),
-        umask,
-        tuple(files),
+        tuple(sorted(environment)),
+        tuple(marks),
         tuple(resource.getrlimit(limit) for limit in _LIMITS),
-        tuple(sorted(os.sched_getaffinity(0))),
         os.sched_getscheduler(0),
         os.getpriority(os.PRIO_PROCESS, 0),
-        (*os.getresuid(), *os.getresgid(), *os.getgroups()),
     )
 
 

@@ -209,8 +209,8 @@ class Processes(SelectorEngine):
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
             make_room((len(self._children) + 1) * DESCRIPTORS_A_WORKER + SPARE)
-            if self._server is not None and not self._children:
-                self._server.wait()
+            if self._server is not None and not self._children and not self._server.wait():
+                self._server = None
             log = None if self._folders is None else open_log(self._folders[task], worker)
             child = Child(worker, settings, function, log, self._server)
         except OSError as error:
