@@ -33,14 +33,12 @@ REFUSED = b"!"
 FORKED, BORN, FAILED = b"f", b"b", b"x"
 """What answers begin with: the server's and the worker's own, with the worker's number; why there is none."""
 
-IDLE_SECONDS = 900.0
-"""Time without a request after which a server ends."""
 ROBUST_LIST_CALLS = {"x86_64": (273, 274), "aarch64": (99, 100)}
 """Machine -> numbers of the system calls that set and get the list of robust locks."""
 
 _STREAMS = (0, 1, 2)
 _ANCILLARY_BYTES = 256
-_THREADS_SECONDS = 1.0
+_THREADS_SECONDS = 0.2
 _CLONE3 = 435
 _CLONE_PARENT = 0x8000
 _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x200000, 0x1000000
@@ -61,7 +59,8 @@ def serve(settings: dict[str, Any]) -> tuple[int, int]:
     Parameters
     ----------
     settings
-        ``channel``: the descriptor on which requests come; ``preload``: names of modules; ``driver_pid``.
+        ``channel``: the descriptor on which requests come; ``preload``: names of modules; ``driver_pid``;
+        ``idle_seconds``: time without a request after which this process ends.
 
     Returns
     -------
@@ -80,7 +79,7 @@ def serve(settings: dict[str, Any]) -> tuple[int, int]:
     gc.collect()
     gc.freeze()
     channel.send(UP)
-    channel.settimeout(IDLE_SECONDS)
+    channel.settimeout(settings["idle_seconds"])
     while True:
         try:
             request, ancillary, _, _ = channel.recvmsg(1, _ANCILLARY_BYTES, _socket.MSG_CMSG_CLOEXEC)

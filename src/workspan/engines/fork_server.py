@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from errno import EBADF
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.child import command
@@ -37,6 +38,10 @@ BOOT_SECONDS = 10.0
 """Longest time in which a run waits for a server that starts."""
 REPLY_SECONDS = 5.0
 """Time in which a server must have forked."""
+IDLE_SECONDS = 900.0
+"""Time without a request after which a server ends."""
+STUCK_SECONDS = 5.0
+"""Time in which SIGKILL must have worked."""
 MOST_SERVERS = 3
 """Kept by one driver; the one that was not used for longest goes first."""
 
@@ -100,6 +105,7 @@ class ForkServer:
             "preload": (*PRELOAD, *preload),
             "channel": theirs.fileno(),
             "driver_pid": os.getpid(),
+            "idle_seconds": IDLE_SECONDS,
         }
         try:
             stdin = os.memfd_create("workspan")
@@ -184,6 +190,8 @@ class ForkServer:
                     words.add(word[:1])
                     pid = int(word[1:])
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno == EBADF:
+                    return None  # one of this program's streams is closed, and so must the worker's be
                 logger.info("fork server %d does not answer: %s", self.pid, error)
             if words != {FORKED, BORN}:
                 self._close()
@@ -204,7 +212,8 @@ class ForkServer:
             self._is_up = False
             self._channel.close()
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STUCK_SECONDS)
 
     def forget(self) -> None:
         """Close what a forked copy of the driver has of the server."""
@@ -220,6 +229,11 @@ class ForkServer:
 _servers: dict[Hashable, ForkServer] = {}
 _servers_lock = threading.Lock()
 _is_registered = False
+
+
+def is_possible() -> bool:
+    """Whether servers are known to work on such a system; each of them looks whether it does on this very one."""
+    return sys.platform == "linux" and os.uname().machine in ROBUST_LIST_CALLS
 
 
 def server_for(functions: Iterable[Any], preload: Sequence[str] = ()) -> ForkServer | None:
@@ -238,7 +252,7 @@ def server_for(functions: Iterable[Any], preload: Sequence[str] = ()) -> ForkSer
         ``None`` where there can be no server.
     """
     global _is_registered
-    if sys.platform != "linux" or os.uname().machine not in ROBUST_LIST_CALLS:
+    if not is_possible():
         return None
     modules = [*preload]
     for function in functions:
