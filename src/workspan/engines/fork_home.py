@@ -18,6 +18,7 @@ import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
+from io import BufferedWriter, FileIO, TextIOWrapper
 from time import monotonic, sleep
 from typing import Any
 
@@ -110,6 +111,8 @@ def take_over(environment: dict[bytes, bytes], *words: str) -> None:
     """
     with suppress(OSError, ValueError, IndexError):
         _show("\0".join(words).encode(errors="backslashreplace"))
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        _reopen(name, descriptor)
     if os.environb != environment:
         os.environb.clear()
         os.environb.update(environment)
@@ -130,6 +133,18 @@ def _settle(channel: Any, descriptors: list[int]) -> tuple[int, int]:
     channel.close()
     outgoing, incoming = descriptors[len(_STREAMS) :]
     return incoming, outgoing
+
+
+def _reopen(name: str, descriptor: int) -> None:
+    """Make the stream ``sys.<name>`` anew: the old one believes to know what kind of file it writes to."""
+    old = getattr(sys, name)
+    raw = FileIO(descriptor, "w", closefd=False)
+    raw.name = f"<{name}>"
+    buffer: Any = raw if isinstance(old.buffer, FileIO) else BufferedWriter(raw)
+    new = TextIOWrapper(buffer, old.encoding, old.errors, "\n", old.line_buffering, old.write_through)
+    new.mode = "w"  # type: ignore[misc]
+    setattr(sys, name, new)
+    setattr(sys, f"__{name}__", new)
 
 
 def _show(text: bytes) -> None:
