@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from workspan import config
+from workspan.engines import fork_server
 from workspan.estimate import recorder as recorders
 
 pytestmark = pytest.mark.once
@@ -66,6 +67,7 @@ def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         if (recorder := recorders.use(None)) is not None:
             recorder.close()
             config.reset()
+        fork_server.stop_all()
 
 
 class TestRunPage:
