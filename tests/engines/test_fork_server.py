@@ -20,11 +20,21 @@ from workspan.errors import UsageTypeError
 pytestmark = pytest.mark.skipif(not fork_server.is_possible(), reason="forks of this kind are made on Linux only")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def kept():
+    """One server for all tests that do not end it; it is there before the leak check of the first one looks around."""
+    server = server_for(())
+    assert server.wait()
+    yield server
+    fork_server.stop_all()
+
+
 @pytest.fixture(autouse=True)
-def servers(no_leaks):
+def servers(no_leaks, kept):
     """End what a test started."""
     yield
-    fork_server.stop_all()
+    for key in [key for key, server in fork_server._servers.items() if server is not kept]:
+        fork_server._servers.pop(key).close()
 
 
 def forked(**how):
@@ -281,7 +291,52 @@ def take_memory(block):
     assert len(b"x" * 64_000_000)
 
 
+class TestLibraries:
+    def test_dataset(self, tmp_path, logs):
+        """Workers of datasets are forked with Arrow loaded, and do what others do (D28, M105)."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        import workspan as ws
+
+        engine = forked()
+        data = ws.from_arrow([pa.table({"a": range(1000)})]).map_batches(doubled)
+        data.write_parquet(tmp_path / "out", engine=engine, max_workers=1, progress=False)
+        assert preloaded() == ("workspan.dataset.task", "pyarrow.parquet")
+        assert pq.read_table(tmp_path / "out").column("a").to_pylist() == list(range(0, 2000, 2))
+
+    def test_arrays(self, tmp_path, logs):
+        """Workers of arrays are forked with Zarr loaded, and do what others do (D28)."""
+        import numpy as np
+        import zarr
+
+        import workspan as ws
+
+        source = zarr.create_array(str(tmp_path / "in.zarr"), shape=(8,), chunks=(4,), dtype="f8")
+        source[:] = 1
+        task = ws.map_blocks(np.sqrt, source, out=str(tmp_path / "out.zarr"), max_workers=1)
+        assert ws.run_blockwise(task, engine=forked(), progress=False, summary=False, block_tracking=False)
+        assert preloaded() == ("workspan.arrays.block", "workspan.arrays.refs", "workspan.arrays.outputs", "zarr")
+        assert (zarr.open_array(str(tmp_path / "out.zarr"))[:] == 1).all()
+
+
+def preloaded():
+    """Return the names of the modules that the server which was used last has loaded."""
+    (_, (names, _)), server = list(fork_server._servers.items())[-1]
+    return names if server._is_up else None
+
+
+def doubled(batch):
+    """Double a column."""
+    return {"a": batch["a"] * 2}
+
+
 class TestDeath:
+    @pytest.fixture(autouse=True)
+    def none_before(self, servers):
+        """The server that the others share is not for this."""
+        fork_server.stop_all()
+
     def test_killed_server_is_replaced_in_the_next_run(self, make_run):
         """After a SIGKILL between two runs the second one starts another server (D28)."""
         run = make_run(forked(), nothing)
@@ -400,41 +455,3 @@ assert fork_server.server_for(()) is server and server.fork([0, 1, 2, 0, 1]) is 
             [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, timeout=30
         )
         assert (done.returncode, done.stderr) == (0, b"")
-
-
-class TestLibraries:
-    def test_dataset(self, tmp_path, logs):
-        """Workers of datasets are forked with Arrow loaded, and do what others do (D28, M105)."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        import workspan as ws
-
-        engine = forked()
-        data = ws.from_arrow([pa.table({"a": range(1000)})]).map_batches(doubled)
-        data.write_parquet(tmp_path / "out", engine=engine, max_workers=1, progress=False)
-        (names,) = {key[1][0] for key in fork_server._servers}
-        assert names == ("workspan.dataset.task", "pyarrow.parquet")
-        assert [server._is_up for server in fork_server._servers.values()] == [True]
-        assert pq.read_table(tmp_path / "out").column("a").to_pylist() == list(range(0, 2000, 2))
-
-    def test_arrays(self, tmp_path, logs):
-        """Workers of arrays are forked with Zarr loaded, and do what others do (D28)."""
-        import numpy as np
-        import zarr
-
-        import workspan as ws
-
-        source = zarr.create_array(str(tmp_path / "in.zarr"), shape=(8,), chunks=(4,), dtype="f8")
-        source[:] = 1
-        task = ws.map_blocks(np.sqrt, source, out=str(tmp_path / "out.zarr"), max_workers=1)
-        assert ws.run_blockwise(task, engine=forked(), progress=False, summary=False, block_tracking=False)
-        (names,) = {key[1][0] for key in fork_server._servers}
-        assert names == ("workspan.arrays.block", "workspan.arrays.refs", "workspan.arrays.outputs", "zarr")
-        assert [server._is_up for server in fork_server._servers.values()] == [True]
-        assert (zarr.open_array(str(tmp_path / "out.zarr"))[:] == 1).all()
-
-
-def doubled(batch):
-    """Double a column."""
-    return {"a": batch["a"] * 2}
