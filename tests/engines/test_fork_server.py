@@ -205,6 +205,22 @@ class TestUserCode:
         del sys.modules[name]
         assert printed == (["1\n", "1\n"] if asked else ["1\n", "2\n"])
 
+    def test_new_module_is_found(self, make_run, tmp_path, monkeypatch):
+        """What the server saw in a folder is not what is there now, whatever the folder's time says (D28)."""
+
+        def load(block):
+            import fork_test_second  # noqa: F401
+
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in ("first", "second"):
+            (tmp_path / f"fork_test_{name}.py").write_text("")
+            os.utime(tmp_path, (1, 1))
+            run = make_run(forked(preload=["fork_test_first"]), load)
+            run.start()
+            assert is_fork(run)
+            assert run.block().ok is (name == "second")
+            run.engine.close()
+
     @pytest.mark.parametrize(
         ("text", "why"),
         [
@@ -445,8 +461,9 @@ server = fork_server.server_for(())
 assert server.wait()
 child = os.fork()
 if not child:
+    is_open = server._channel.fileno() != -1
     fork_server.stop_all()
-    os._exit(fork_server.server_for(()) is server)
+    os._exit(is_open or fork_server.server_for(()) is server)
 assert os.waitpid(child, 0)[1] == 0
 assert fork_server.server_for(()) is server and server.fork([0, 1, 2, 0, 1]) is not None
 """
