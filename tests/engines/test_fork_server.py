@@ -211,10 +211,13 @@ class TestUserCode:
         def load(block):
             import fork_test_second  # noqa: F401
 
-        monkeypatch.syspath_prepend(tmp_path)
+        folder = tmp_path / "modules"
+        folder.mkdir()
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # nor shall the folder's time change
+        monkeypatch.syspath_prepend(folder)
         for name in ("first", "second"):
-            (tmp_path / f"fork_test_{name}.py").write_text("")
-            os.utime(tmp_path, (1, 1))
+            (folder / f"fork_test_{name}.py").write_text("")
+            os.utime(folder, (1, 1))
             run = make_run(forked(preload=["fork_test_first"]), load)
             run.start()
             assert is_fork(run)

@@ -57,7 +57,6 @@ READ_AT_LOAD = (
 
 MARKS = (
     b"Umask:",
-    b"SigIgn:",
     b"Uid:",
     b"Gid:",
     b"Groups:",
