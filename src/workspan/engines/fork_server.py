@@ -57,6 +57,7 @@ READ_AT_LOAD = (
 
 MARKS = (
     b"Umask:",
+    b"SigIgn:",
     b"Uid:",
     b"Gid:",
     b"Groups:",
