@@ -117,9 +117,8 @@ class Child:
                 settings["environment"] = dict(os.environb)
             self.payload = deque(pack(settings, function))
             streams = (stdin, 1, 2) if log is None else (stdin, log.out, log.err)
-            born = (
-                None if server is None else server.fork((*streams, *reversed(descriptors)))
-            )  # as they are numbered here
+            # Those of the connection in the order in which they are numbered here.
+            born = None if server is None else server.fork((*streams, *reversed(descriptors)))
             self._process: Born | subprocess.Popen[bytes] = born or subprocess.Popen(
                 command("workspan-worker", str(worker), settings["task_id"]),
                 stdin=stdin,

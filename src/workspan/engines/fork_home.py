@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from errno import EMFILE
 from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
 from time import monotonic, sleep
@@ -38,6 +39,7 @@ ROBUST_LIST_CALLS = {"x86_64": (273, 274), "aarch64": (99, 100)}
 """Machine -> numbers of the system calls that set and get the list of robust locks."""
 
 _STREAMS = (0, 1, 2)
+_DESCRIPTORS = 5
 _ANCILLARY_BYTES = 256
 _THREADS_SECONDS = 0.2
 _CLONE3 = 435
@@ -93,7 +95,7 @@ def serve(settings: dict[str, Any]) -> tuple[int, int]:
             for _, _, data in ancillary
             for at in range(0, len(data), 4)
         ]
-        pid = forker.fork()
+        pid = forker.fork() if len(descriptors) == _DESCRIPTORS else -EMFILE
         if not pid:
             return _settle(channel, descriptors)
         for descriptor in descriptors:

@@ -193,6 +193,9 @@ class ForkServer:
                 if isinstance(error, OSError) and error.errno == EBADF:
                     return None  # one of this program's streams is closed, and so must the worker's be
                 logger.info("fork server %d does not answer: %s", self.pid, error)
+            except BaseException:
+                self._close()  # what it still says would be taken for the answer to the next request
+                raise
             if words != {FORKED, BORN}:
                 self._close()
             if BORN in words:

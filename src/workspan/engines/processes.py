@@ -76,8 +76,9 @@ class Processes(SelectorEngine):
         Time that a worker has to start, the imports of the user's function included. One that takes longer is ended
         (with SIGABRT, so that its log says where it was) and counts as failed.
     fork_server
-        Whether workers are forked from a process that has loaded what they need, instead of being fresh interpreters:
-        see :mod:`workspan.engines.fork_server`. ``None``: as the setting ``fork_server`` says.
+        Whether workers are forked from a process that has loaded what they need, instead of being fresh interpreters
+        (Linux; elsewhere they are those). Resident memory of a forked worker counts pages that it shares with that
+        process, and not the pages of libraries that it never touches. ``None``: as the setting ``fork_server`` says.
     preload
         Names of modules that this process loads as well, such as ``["scipy.ndimage"]``. They must not start threads.
         Changes of their source are not seen by later runs.
