@@ -140,6 +140,7 @@ _SETTINGS: dict[str, Setting] = {
     "tracking_basedir": Setting(None, _path),
     "log_basedir": Setting("./workspan_logs", _path),
     "log_mode": Setting("file", _one_of("file", "console", "both")),
+    "fork_server": Setting(False, _switch),
     "run.engine": Setting(None, _optional(_text)),
     "run.workers": Setting(None, _optional(_whole(1))),
     "user_data_home": Setting(None, _path),
@@ -179,7 +180,7 @@ DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in _SETTINGS
 Runs
     ``tracking_basedir``: folder below which tasks keep their tracking stores, or ``None`` for no tracking by default.
     ``log_basedir``: folder of the workers' logs, or ``None`` for none. ``log_mode``: ``"file"``, ``"console"`` or
-    ``"both"``.
+    ``"both"``. ``fork_server``: true forks the workers of this machine from a process that has loaded what they need.
 ``workspan run``
     ``run.engine``, ``run.workers``: what it uses where no argument says otherwise; ``None``: as the script says.
 Where timings are kept

@@ -39,7 +39,7 @@ def make_run(log_dir: Path) -> Iterator[Callable[..., Run]]:
         engine.close()
 
 
-@pytest.fixture(params=["serial", "processes", "dask", pytest.param("ray", marks=leaky)])
+@pytest.fixture(params=["serial", "processes", "forked", "dask", pytest.param("ray", marks=leaky)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that keeps the contract."""
     if request.param == "dask":
@@ -47,7 +47,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
         return Ray()
-    return Serial() if request.param == "serial" else Processes()
+    return Serial() if request.param == "serial" else Processes(fork_server=request.param == "forked")
 
 
 @pytest.fixture

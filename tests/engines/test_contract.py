@@ -11,12 +11,22 @@ import weakref
 import pytest
 
 from helpers.engine_kit import Run, line
-from workspan.engines import Job, WorkerTask
+from workspan.engines import Job, WorkerTask, fork_server
 from workspan.errors import EngineError
 from workspan.grid import Block, BlockStatus
 from workspan.measure.profile import BlockStats, profile_block
 from workspan.measure.sections import section
 from workspan.schedule.events import Ended, Ready, Returned
+
+
+@pytest.fixture(autouse=True, scope="module")
+def server():
+    """One fork server for all of them; it is there before the leak check of the first one looks around."""
+    started = fork_server.server_for(())
+    if started is not None:
+        assert started.wait()
+    yield
+    fork_server.stop_all()
 
 
 def nothing(block):

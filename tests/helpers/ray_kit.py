@@ -104,7 +104,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         # The type first: an array is equal to nothing as a whole.
         if callspec is not None and any(isinstance(v, str) and v == "ray" for v in callspec.params.values()):
-            item.fixturenames.insert(0, "ray_cluster")  # type: ignore[attr-defined]
+            # A new list: the items of one function share theirs.
+            item.fixturenames = ["ray_cluster", *item.fixturenames]  # type: ignore[attr-defined]
             if item.name not in ALWAYS and "test_contract" in item.nodeid and not FULL:
                 item.add_marker(pytest.mark.skip(reason="starting actors takes seconds: WORKSPAN_FULL=1 runs it"))
 

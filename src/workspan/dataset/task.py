@@ -110,6 +110,12 @@ class MapTask:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "raised": {}}
 
+    @property
+    def worker_modules(self) -> tuple[str, ...]:
+        """What a worker loads for this."""
+        names = (_MODULES[op.name] for op in self.operator.ops if op.name in _MODULES)
+        return (__name__, *dict.fromkeys(names))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Come into being in a worker: what the steps import is part of its start, and not of its first block."""
         self.__dict__.update(state)
