@@ -131,11 +131,20 @@ def test_a_reader_that_stumbles_opens_the_file_again(tmp_path: Path, monkeypatch
 
 
 def test_mixed_schemas_name_the_column_and_both_types(tmp_path: Path) -> None:
-    """Files that do not go together fail with column and types where they meet."""
-    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"x": ["a"]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"column 'x' is int64 and string"):
+    """Files that do not go together fail with column, types, both files and what to do where they meet (M67)."""
+    for name, value in (("a", 1), ("b", 1.5), ("c", "x")):
+        pq.write_table(pa.table({"x": [value]}), tmp_path / f"{name}.parquet")
+    told = r"ReadParquet: .*column 'x' is int64 and double and string.*a\.parquet\), and another in .*c\.parquet"
+    with pytest.raises(DataError, match=told):
         ws.read_parquet(tmp_path).to_arrow(engine="serial")
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}]', '{"a": 1}\n{"a": "x"}\n', '{"a": 1}\n{"a"', "1\n2\n"])
+def test_what_is_no_object_a_line_is_told_with_the_rule(tmp_path: Path, text: str) -> None:
+    """A list, values of two types, half a line, numbers: file, place and what is expected (M67)."""
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(DataError, match=r"a\.jsonl cannot be read: JSON parse error: .*one JSON object a line"):
+        ws.read_json(tmp_path).take(engine="serial")
 
 
 def test_files_of_another_write_are_not_mixed_with(tmp_path: Path) -> None:

@@ -175,6 +175,8 @@ def from_numpy(values: _Array, null: _Array | None = None) -> Any:
             return _from_list(values.tolist())
         null = np.ma.getmaskarray(values) if np.ma.is_masked(values) else None
         values = values.data
+    if values.ndim > 1 and not len(values):  # Arrow takes no array without values: one row, which is left out again
+        return from_numpy(np.zeros((1, *values.shape[1:]), values.dtype)).slice(0, 0)
     if values.ndim > 1:
         return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
     kind = values.dtype.kind

@@ -11,7 +11,7 @@ import pyarrow as pa
 from workspan.arguments import at_least
 from workspan.dataset import sinks
 from workspan.dataset.batching import checked_size, row_chunks
-from workspan.dataset.blocks import certain, concat, first_rows, is_guess, rows_of
+from workspan.dataset.blocks import certain, first_rows, is_guess, rows_of
 from workspan.dataset.execute import Execution
 from workspan.dataset.expressions import constant, is_expression
 from workspan.dataset.files import is_local, resolve
@@ -19,7 +19,7 @@ from workspan.dataset.formats import checked_delimiter
 from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
 from workspan.dataset.plan import Options, make_plan
-from workspan.dataset.results import kept_pieces, tables_of
+from workspan.dataset.results import joined, kept_pieces, tables_of
 from workspan.dataset.run import DatasetRun
 from workspan.dataset.sources import MemoryPiece, Source
 from workspan.dataset.stream import Iteration, Stream
@@ -428,17 +428,18 @@ class Dataset:
     def _table(self, run: Mapping[str, Any], owner: Dataset) -> pa.Table:
         made = self._execute(run, "keep", owner)
         last, left = made.execution.runs[-1], self._last_limit()
-        tables: list[pa.Table] = []
+        found: list[tuple[pa.Table, int]] = []
         for index in range(last.count):
             for table in tables_of(last, index, forget=made.execution.tracking is None):
-                tables.append(table if left is None else first_rows(table, left))
-                left = None if left is None else left - tables[-1].num_rows
-            if left == 0 and tables:
+                found.append((table if left is None else first_rows(table, left), index))
+                left = None if left is None else left - found[-1][0].num_rows
+            if left == 0 and found:
                 break
         made.execution.place.remove()
-        tables = tables or [pa.table({})]
-        known = [table for table in tables if not is_guess(table)] or tables[:1]
-        return certain(concat([table for table in known if table.num_rows] or known[:1], "to_arrow"))
+        found = found or [(pa.table({}), 0)]
+        known = [one for one in found if not is_guess(one[0])] or found[:1]
+        known = [one for one in known if one[0].num_rows] or known[:1]
+        return certain(joined([table for table, _ in known], [index for _, index in known], last))
 
     def _iterate(
         self,

@@ -291,7 +291,10 @@ def _read_json(path: str, filesystem: Any) -> Iterator[pa.Table]:
                     found = pa.table({})
                     break
                 if not _is_too_long(error, size):
-                    raise
+                    raise DataError(
+                        f"{path} cannot be read: {error}. It is to have one JSON object a line, and values of one type "
+                        "under each name"
+                    ) from error
         size = min(size * 8, _LONGEST_LINE)
     yield found
 

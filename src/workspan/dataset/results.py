@@ -12,17 +12,19 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workspan.dataset.blocks import concat, no_rows
 from workspan.dataset.manifest import unusable
 from workspan.dataset.record import TaskRecord, unpack
 from workspan.dataset.sources import ArrowPiece, mapped
 from workspan.dataset.task import result_pieces
+from workspan.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from workspan.dataset.runs import OperatorRun
 
-__all__ = ["Place", "drop_result", "kept_pieces", "read_record", "read_tables", "tables_of"]
+__all__ = ["Place", "drop_result", "joined", "kept_pieces", "read_record", "read_tables", "tables_of"]
 
 
 class Place:
@@ -95,6 +97,31 @@ def tables_of(run: OperatorRun, index: int, *, forget: bool) -> list[pa.Table]:
     """Return the blocks that a task has made; an empty list if it has not finished."""
     record = read_record(run.folder, index)
     return [] if record is None else read_tables(run.folder, record, forget=forget)
+
+
+def joined(tables: list[pa.Table], indices: list[int], run: OperatorRun) -> pa.Table:
+    """Return the blocks of all tasks as one table.
+
+    Parameters
+    ----------
+    indices
+        Which task made each.
+
+    Raises
+    ------
+    DataError
+        They have columns of types that do not go together; the text names the tasks.
+    """
+    try:
+        return concat(tables, run.operator.name)
+    except DataError as error:
+        for table, index in zip(tables, indices, strict=True):
+            try:
+                concat([no_rows(tables[0].schema), no_rows(table.schema)], "")
+            except DataError:
+                first, other = (run.function.where(number) for number in (indices[0], index))
+                raise DataError(f"{error} (it is one in {first}, and another in {other})") from error
+        raise
 
 
 def drop_result(folder: Path, index: int) -> None:

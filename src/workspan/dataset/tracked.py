@@ -73,7 +73,8 @@ def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
     if tracking is None:
         return secrets.token_hex(8)
     path = tracking / "plan.json"
-    here = _plain(plan, mode)
+    pieces = [_hash([_identity(piece)]) for piece in plan.source.pieces]
+    here = _plain(plan, mode, pieces)
     try:
         there = json.loads(path.read_text())
     except FileNotFoundError:
@@ -81,7 +82,13 @@ def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
     except ValueError:
         raise ConfigurationError(f"{str(path)!r} is damaged: delete the folder to begin anew") from None
     if there is None:
-        made = {"workspan": "dataset", "schema": SCHEMA, "id": secrets.token_hex(8), **here, "pieces": _pieces(plan)}
+        made = {
+            "workspan": "dataset",
+            "schema": SCHEMA,
+            "id": secrets.token_hex(8),
+            **here,
+            "pieces": pieces[:_MOST_PIECES],
+        }
         replace_file(path, json.dumps(made, indent=1).encode())
         return str(made["id"])
     changed = [name for name, value in here.items() if there.get(name, value) != value]
@@ -89,7 +96,7 @@ def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
         if name not in _WARNED:
             told = f"its {name} is {_short(there[name])} and not {_short(here[name])}"
             if name == "source":
-                told = _difference(plan, there.get("pieces", ()))
+                told = _difference(plan, pieces, there.get("pieces", ()))
             raise LayoutMismatchError(
                 f"{str(tracking)!r} keeps another dataset's run: {told}. Use the dataset that was run there, or "
                 "another tracking_path, or delete the folder"
@@ -105,7 +112,7 @@ def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
     return str(there["id"])
 
 
-def _plain(plan: Plan, mode: str) -> dict[str, Any]:
+def _plain(plan: Plan, mode: str, identities: Sequence[str]) -> dict[str, Any]:
     pieces = plan.source.pieces
     users = [op for operator in plan.operators for op in operator.ops if op.function is not None]
     files = [piece for piece in pieces if isinstance(piece, FilePiece)]
@@ -113,7 +120,7 @@ def _plain(plan: Plan, mode: str) -> dict[str, Any]:
     return {
         "operators": [operator.name for operator in plan.operators],
         "details": [text for operator in plan.operators for op in operator.ops if (text := _details(op))],
-        "source": f"{len(pieces)} pieces {_hash(chain(map(_identity, pieces), tasks))}",
+        "source": f"{len(pieces)} pieces {_hash(chain(identities, tasks))}",
         "mode": mode,
         "functions": [_fingerprint(op) for op in users],
         "settings": [_settings(op) for op in users],
@@ -125,15 +132,10 @@ _MOST_PIECES = 1000
 """Of which it is kept what each was, so that one that has changed can be named."""
 
 
-def _pieces(plan: Plan) -> list[str]:
-    return [_hash([_identity(piece)]) for piece in plan.source.pieces[:_MOST_PIECES]]
-
-
-def _difference(plan: Plan, there: Sequence[str]) -> str:
+def _difference(plan: Plan, here: Sequence[str], there: Sequence[str]) -> str:
     """Say what of the source is not what it was."""
     pieces = plan.source.pieces
-    others = (piece for piece, was in zip(pieces, there, strict=False) if _hash([_identity(piece)]) != was)
-    changed = next(others, None)
+    changed = next((piece for piece, now, was in zip(pieces, here, there, strict=False) if now != was), None)
     if changed is None:
         return f"its source had other pieces than {len(pieces)} now, or they went to other tasks (see batch_size)"
     return f"{changed.label} is not what was read there: its rows, its size or the columns and options differ"
