@@ -164,6 +164,28 @@ def with_and_without_start(
     pair(rows, f"{name}, whole call", calls.pop, peers.pop, rounds=rounds, target=whole)
 
 
+def in_turn(rows: list[Row], job: Job, source: str, data: Any, peer: Callable[[], float], rounds: int) -> None:
+    """Compare fresh workers, and those of a fork server, with the same calls of a peer whose workers are there."""
+    forked = Processes(fork_server=True)
+    job.ours(data, max_workers=2, engine=forked)  # the server is there, as the peer is
+    ways: dict[str, Callable[[], float]] = {
+        "warm": lambda: job.ours(data, max_workers=2),
+        "warm, workers of a fork server": lambda: job.ours(data, max_workers=2, engine=forked),
+        "peer": peer,
+    }
+    calls: dict[str, list[float]] = {way: [] for way in ways}
+    spans: dict[str, list[float]] = {way: [] for way in ways}
+    names = list(ways)
+    for number in range(rounds):
+        for way in names[number % 3 :] + names[: number % 3]:
+            calls[way].append(ways[way]())
+            spans[way].append(job.spans[-1])
+    for way in names[:-1]:
+        for what, ours in (("first task to last", spans[way]), ("whole call", calls[way])):
+            peers = [*calls["peer"]]
+            pair(rows, f"{way}, {source}, {what}", ours.pop, peers.pop, rounds=rounds, target=1 / 3)
+
+
 def beside_dask(job: Job, rounds: int) -> list[Row]:
     """Compare whole calls on two processes."""
     rows: list[Row] = []
@@ -251,21 +273,10 @@ def beside_ray(ray: ModuleType, job: Job, items: int, rounds: int) -> list[Row]:
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         importlib.import_module("ray.data").DataContext.get_current().enable_progress_bars = False
         job.ray(ray)  # warm
-        third = {"rounds": rounds, "span": 1 / 3, "whole": 1 / 3}
-        two = partial(job.ours, max_workers=2)
-        with_and_without_start(rows, job, "warm, from files", two, lambda: job.ray(ray), **third)
         blocks = [pq.read_table(path) for path in job.files]
-        two = partial(job.ours, ws.from_arrow(blocks), max_workers=2)
+        in_turn(rows, job, "from files", None, lambda: job.ray(ray), rounds)
         stored = ray.data.from_arrow(blocks)
-        with_and_without_start(rows, job, "warm, from memory", two, lambda: job.ray(ray, stored), **third)
-        # Ray's workers are there before the call; ours are, as far as that goes, with a fork server.
-        forked = {"engine": Processes(fork_server=True), "max_workers": 2}
-        two = partial(job.ours, **forked)
-        two()
-        with_and_without_start(rows, job, "warm by fork server, from files", two, lambda: job.ray(ray), **third)
-        two = partial(job.ours, ws.from_arrow(blocks), **forked)
-        name = "warm by fork server, from memory"
-        with_and_without_start(rows, job, name, two, lambda: job.ray(ray, stored), **third)
+        in_turn(rows, job, "from memory", ws.from_arrow(blocks), lambda: job.ray(ray, stored), rounds)
         ray_rows(ray, items)
         pair(
             rows,
