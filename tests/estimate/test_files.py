@@ -632,3 +632,19 @@ def test_a_save_in_a_hurry_fits_nothing(
     assert recorder.flush()
     (kept,) = TimingFolder(home).load().values()
     assert kept.count == 4
+
+
+def test_a_million_entries_keep_nobody_waiting(home: Path, recorder: ProgressRecorder, caplog: Any) -> None:
+    """Of a step only the last measurements of a file are read, and a huge file is set aside (E65, R57)."""
+    home.mkdir(parents=True)
+    entry = b'{"dt":1.0,"dt_est":null,"N_ref":%d}'
+    step = b'{"steps":[{"details":{"key":["m","f",null],"N_ref_hash":null,"order":"O_N"},"measurements":[%s]}]}'
+    (home / "execution_timing_2025-03-04T12:00:00Z.json").write_bytes(
+        step % b",".join([entry % 1] * 20_000 + [entry % 2])
+    )
+    assert {m.N_ref for m in recorder.forecast(("m", "f", None)).measurements()} == {1.0, 2.0}
+    assert "all but the last 20,000 of its 20,001 measurements" in caplog.text
+    (home / "execution_timing_2025-03-05T12:00:00Z.json").write_bytes(step % b",".join([entry % 3] * 500_000))
+    steps = TimingFolder(home).load()
+    assert steps["m", "f", None].count == 50
+    assert len(list(home.glob("*2025-03-05*.bad"))) == 1

@@ -36,8 +36,8 @@ LOCK_SECONDS = 1.0
 
 _LOCK = ".lock"
 _ROOM = 16 * 1024
-LARGEST_DOCUMENT = 64 * 2**20
-"""Most bytes of a document that is read."""
+LARGEST_DOCUMENT = 16 * 2**20
+"""Most bytes of a document that is read, unless ``timing.max_file_bytes`` allows for more."""
 _FRAGMENT = "fragment_*.jsonl"
 _encode = msgspec.json.Encoder().encode
 
@@ -260,8 +260,9 @@ class TimingFolder:
     def _read(self, path: Path) -> list[StepHistory] | None:
         stamp = stamp_of(path.name)
         try:
-            if path.stat().st_size > LARGEST_DOCUMENT:
-                raise ValueError(f"it has more than {LARGEST_DOCUMENT >> 20} MiB")
+            most = max(LARGEST_DOCUMENT, 2 * config.get("timing.max_file_bytes"))
+            if path.stat().st_size > most:
+                raise ValueError(f"it has more than {most >> 20} MiB")
             steps, problems = decode(path.read_bytes(), stamp=None if stamp is None else stamp.timestamp())
         except NewerVersionError as error:
             self._close(f"{path.name} must not be replaced: {error}")

@@ -22,13 +22,25 @@ import msgspec
 from workspan.estimate.keys import Key, as_key, writable
 from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable
 
-__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
+__all__ = [
+    "FORMAT",
+    "MOST_READ",
+    "VERSION",
+    "NewerVersionError",
+    "decode",
+    "encode",
+    "file_name",
+    "stamp_of",
+    "to_json",
+]
 
 FORMAT = "workspan-timing"
 VERSION = 1
 _ORDERS = ("O_0", "O_LOG_N", "O_N", "O_N_LOG_N", "O_N_2", "O_N_3")
 _NAME = re.compile(r"execution_timing_(?P<stamp>.+?)(?:(?<=Z)-[0-9a-f]{6})?\.json")
 _LARGEST_DEGREE = 5
+MOST_READ = 20_000
+"""Measurements of a step that are read, the last of a file: more would keep the first step of a program waiting."""
 
 
 class NewerVersionError(ValueError):
@@ -157,6 +169,9 @@ def _measurements(
         raise TypeError("its measurements are not a list")
     occurrences: dict[tuple[Any, ...], int] = {}
     left_out = 0
+    if len(items) > MOST_READ:
+        problems.append(f"step {key}: all but the last {MOST_READ:,} of its {len(items):,} measurements")
+        items = items[-MOST_READ:]
     for item in items:
         dt = usable(item.get("dt")) if isinstance(item, dict) else None
         if dt is None:
