@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from workspan.estimate.keys import Key, as_key, writable
-from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable
+from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable, usable_time
 
 __all__ = [
     "FORMAT",
@@ -131,10 +131,10 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         order=_text(item.get("order")) or _text(details.get("order")),
         n_ref_hash=_text(details.get("N_ref_hash")),
         fingerprint=_text(item.get("fingerprint")),
-        accepted=[text for text in item.get("accepted") or [] if isinstance(text, str)],
-        discarded=usable(item.get("discarded")),
+        accepted=[text for text in _list(item.get("accepted")) if isinstance(text, str)],
+        discarded=usable_time(item.get("discarded")),
         dropped=_moments(item.get("dropped")),
-        used=usable(item.get("used")) or stamp or 0.0,
+        used=usable_time(item.get("used")) or stamp or 0.0,
         extra={name: value for name, value in item.items() if name not in _STEP_FIELDS},
     )
     if step.fingerprint is not None:
@@ -225,6 +225,10 @@ def _estimate(item: Any) -> dict[str, Any] | None:
     return dict(item) if fine else None
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -232,17 +236,17 @@ def _text(value: Any) -> str | None:
 def _moments(value: Any) -> dict[str, float]:
     """Return the usable times of a table of such."""
     items = value.items() if isinstance(value, dict) else ()
-    return {name: at for name, found in items if (at := usable(found)) is not None}
+    return {name: at for name, found in items if (at := usable_time(found)) is not None}
 
 
 def _moment(value: Any) -> float | None:
     """Return seconds since 1970 of an ISO time or of a number."""
     if isinstance(value, str):
         try:
-            return datetime.fromisoformat(value).astimezone(UTC).timestamp()
+            value = datetime.fromisoformat(value).astimezone(UTC).timestamp()
         except (ValueError, OverflowError, OSError):
             return None
-    return usable(value)
+    return usable_time(value)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
