@@ -510,3 +510,25 @@ def test_data_of_a_block_is_not_kept(recorder: ProgressRecorder) -> None:
     found = f()
     gc.collect()
     assert found() is None
+
+
+def test_a_parent_that_has_ended_is_passed_over(recorder: ProgressRecorder) -> None:
+    """A task that was made inside a step and begins one of its own after that step's end begins a root (E22, E27)."""
+    found: list[Any] = []
+
+    async def late(ended: asyncio.Event) -> None:
+        await ended.wait()
+        found.append(current())
+        with WallClockTime("late") as handle:
+            found.append((handle.is_substep, handle.parent, current() is handle))
+        found.append(current())
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        with WallClockTime("parent"):
+            task = asyncio.create_task(late(ended))
+        ended.set()
+        await task
+
+    asyncio.run(main())
+    assert found == [None, (False, None, True), None]
