@@ -532,3 +532,13 @@ def test_a_parent_that_has_ended_is_passed_over(recorder: ProgressRecorder) -> N
 
     asyncio.run(main())
     assert found == [None, (False, None, True), None]
+
+
+def test_a_bar_is_not_full_before_the_end(recorder: ProgressRecorder, clock: Any) -> None:
+    """At the very time that was expected the fraction is still below 1, and beyond it nobody can say (E97)."""
+    with WallClockTime("s", N_ref=1e9, order="O_N") as handle:
+        clock.work(3.0)
+        assert (handle.dt_est, handle.elapsed, handle.fraction) == (3.0, 3.0, 0.999)
+        clock.work(0.5)
+        assert handle.fraction is None
+    assert handle.fraction == 1.0
