@@ -510,3 +510,35 @@ def test_data_of_a_block_is_not_kept(recorder: ProgressRecorder) -> None:
     found = f()
     gc.collect()
     assert found() is None
+
+
+def test_a_parent_that_has_ended_is_passed_over(recorder: ProgressRecorder) -> None:
+    """A task that was made inside a step and begins one of its own after that step's end begins a root (E22, E27)."""
+    found: list[Any] = []
+
+    async def late(ended: asyncio.Event) -> None:
+        await ended.wait()
+        found.append(current())
+        with WallClockTime("late") as handle:
+            found.append((handle.is_substep, handle.parent, current() is handle))
+        found.append(current())
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        with WallClockTime("parent"):
+            task = asyncio.create_task(late(ended))
+        ended.set()
+        await task
+
+    asyncio.run(main())
+    assert found == [None, (False, None, True), None]
+
+
+def test_a_bar_is_not_full_before_the_end(recorder: ProgressRecorder, clock: Any) -> None:
+    """At the very time that was expected the fraction is still below 1, and beyond it nobody can say (E97)."""
+    with WallClockTime("s", N_ref=1e9, order="O_N") as handle:
+        clock.work(3.0)
+        assert (handle.dt_est, handle.elapsed, handle.fraction) == (3.0, 3.0, 0.999)
+        clock.work(0.5)
+        assert handle.fraction is None
+    assert handle.fraction == 1.0

@@ -149,6 +149,8 @@ def test_count_and_degree():
     """E79-E81: sizes within 1e-5 are one, 0 is added below 3 of them, the degree is capped, O_0 is a constant."""
     two = Estimator("O_N").fit([(1.0, 1.0), (1.000001, 1.0), (2.0, 2.0)])
     assert (two.count, two.degree) == ((3, 3), 2)
+    assert Estimator("O_N").fit([(n, 1.0) for n in (1.0, 1.000009, 2.0, 3.0)]).count == (3, 4)
+    assert Estimator("O_N").fit([(n, 1.0) for n in (1.0, 1.000011, 2.0, 3.0)]).count == (4, 4)
     five = Estimator("O_N").fit([(float(n), float(n)) for n in range(1, 6)])
     assert (five.count, five.degree) == ((5, 5), 3)
     assert Estimator("O_N", spline_order=1).fit([(float(n), float(n)) for n in range(1, 6)]).degree == 1

@@ -632,3 +632,55 @@ def test_a_save_in_a_hurry_fits_nothing(
     assert recorder.flush()
     (kept,) = TimingFolder(home).load().values()
     assert kept.count == 4
+
+
+def test_a_million_entries_keep_nobody_waiting(home: Path, recorder: ProgressRecorder, caplog: Any) -> None:
+    """Of a step only the last measurements of a file are read, and a huge file is set aside (E65, R57)."""
+    home.mkdir(parents=True)
+    entry = b'{"dt":1.0,"dt_est":null,"N_ref":%d}'
+    step = b'{"steps":[{"details":{"key":["m","f",null],"N_ref_hash":null,"order":"O_N"},"measurements":[%s]}]}'
+    (home / "execution_timing_2025-03-04T12:00:00Z.json").write_bytes(
+        step % b",".join([entry % 1] * 20_000 + [entry % 2])
+    )
+    assert {m.N_ref for m in recorder.forecast(("m", "f", None)).measurements()} == {1.0, 2.0}
+    assert "all but the last 20,000 of its 20,001 measurements" in caplog.text
+    (home / "execution_timing_2025-03-05T12:00:00Z.json").write_bytes(step % b",".join([entry % 3] * 500_000))
+    steps = TimingFolder(home).load()
+    assert steps["m", "f", None].count == 50
+    assert len(list(home.glob("*2025-03-05*.bad"))) == 1
+
+
+def test_wild_fields_cost_nothing_else(home: Path, recorder: ProgressRecorder, clock: Any) -> None:
+    """Times that no calendar has, and a fragment of wrong types, neither stop a load nor any later save (E65, R57)."""
+    home.mkdir(parents=True)
+    entries = [
+        {"dt": 1.0, "dt_est": None, "N_ref": 2.0, "start": start} for start in (1e300, "0001-01-01T00:00:00-12:00")
+    ]
+    details = {"key": ["m", "f", None], "N_ref_hash": None, "order": "O_N"}
+    step = {
+        "details": details,
+        "measurements": entries,
+        "accepted": 5,
+        "discarded": 1e300,
+        "dropped": [1],
+        "used": 1e300,
+    }
+    (home / "execution_timing_2025-03-04T12:00:00Z.json").write_text(json.dumps({"steps": [step]}))
+    good = {"series": 0, "key": ["m", "g", None], "order": "O_N", "variant": None, "fp": None, "sw": None}
+    lines = [
+        {"workspan_fragment": 1, "id": "ab"},
+        good,
+        [0, 1.0, 2.0, None, 1e9, 1, False],
+        [0, 1.0, 2.0, None, 1e300, 1, False],
+        [0, 1.0, 2.0, None, 1e9, "x", False],
+        {**good, "series": 1, "variant": {}},
+        {**good, "series": 2, "key": ["m", 3, None]},
+        {**good, "series": [3]},
+        [1, 1.0, 2.0, None, 1e9, 1, False],
+        [[3], 1.0, 2.0, None, 1e9, 1, False],
+        [0, 1.0, 3.0, None, 1e9, 1, False],
+    ]
+    (home / "fragment_host_1_ab.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    recorder.stop(recorder.record(("m", "own", None)))
+    assert recorder.flush()
+    assert {k.qualname: kept.count for k, kept in TimingFolder(home).load().items()} == {"f": 2, "g": 2, "own": 1}

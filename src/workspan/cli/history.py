@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Steps = dict[Key, StepHistory]
 
 DAY_SECONDS = 86400.0
+LARGEST_IMPORT = 64 * 2**20
+"""Most bytes of a file that is imported."""
 
 
 def list_steps(directory: Path | None) -> int:
@@ -259,12 +261,10 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _read(path: Path) -> bytes:
-    from workspan.estimate.files import LARGEST_DOCUMENT
-
     with path.open("rb") as file:  # which may be a device that never ends
-        data = file.read(LARGEST_DOCUMENT + 1)
-    if len(data) > LARGEST_DOCUMENT:
-        raise ValueError(f"it has more than {LARGEST_DOCUMENT >> 20} MiB")
+        data = file.read(LARGEST_IMPORT + 1)
+    if len(data) > LARGEST_IMPORT:
+        raise ValueError(f"it has more than {LARGEST_IMPORT >> 20} MiB")
     return data
 
 

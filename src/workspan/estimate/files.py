@@ -23,9 +23,10 @@ from typing import Any
 import msgspec
 
 from workspan import config
+from workspan.errors import UsageError
 from workspan.estimate.home import timing_directory
-from workspan.estimate.keys import Key
-from workspan.estimate.measurements import Measurement, StepHistory, merge, trim, usable
+from workspan.estimate.keys import Key, as_key
+from workspan.estimate.measurements import Measurement, StepHistory, merge, trim, usable, usable_time
 from workspan.estimate.notices import LOGGER, warn_once
 from workspan.estimate.snapred import NewerVersionError, decode, encode, file_name, stamp_of, to_json
 
@@ -36,8 +37,8 @@ LOCK_SECONDS = 1.0
 
 _LOCK = ".lock"
 _ROOM = 16 * 1024
-LARGEST_DOCUMENT = 64 * 2**20
-"""Most bytes of a document that is read."""
+LARGEST_DOCUMENT = 16 * 2**20
+"""Most bytes of a document that is read, unless ``timing.max_file_bytes`` allows for more."""
 _FRAGMENT = "fragment_*.jsonl"
 _encode = msgspec.json.Encoder().encode
 
@@ -146,10 +147,23 @@ class Fragment:
                 self._map.close()
 
 
+def _text(value: Any) -> str | None:
+    """Return a text or nothing.
+
+    Raises
+    ------
+    TypeError
+        It is something else.
+    """
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is not text")
+    return value
+
+
 def read_fragment(data: bytes) -> list[StepHistory]:
     """Read a fragment as far as it makes sense: the last line may be cut."""
     steps: dict[Key, StepHistory] = {}
-    heads: dict[Any, tuple[Key, Any, Any, Any]] = {}
+    heads: dict[Any, tuple[Any, ...]] = {}
     name, lines = "", 0
     for line in data.rstrip(b"\0").split(b"\n"):
         try:
@@ -158,15 +172,17 @@ def read_fragment(data: bytes) -> list[StepHistory]:
                 if "workspan_fragment" in item:
                     name = str(item["id"])
                 else:
-                    key = Key(*item["key"])
-                    heads[item["series"]] = (key, item["variant"], item["fp"], item["sw"])
-                    steps.setdefault(key, StepHistory(key)).order = item["order"]
-                    steps[key].fingerprint = item["fp"]
+                    key = as_key(item["key"])
+                    order, *others = (_text(item[part]) for part in ("order", "variant", "fp", "sw"))
+                    heads[item["series"]] = (key, *others)
+                    step = steps.setdefault(key, StepHistory(key))
+                    step.order, step.fingerprint = order, others[1]
                 continue
             number, n_ref, dt, dt_est, start, overlap, substep = item
             key, variant, fingerprint, software = heads[number]
-            dt, start = usable(dt), usable(start)
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, TypeError, KeyError):
+            dt, start = usable(dt), usable_time(start)
+            overlap = max(int(overlap), 1)
+        except (msgspec.MsgspecError, ValueError, TypeError, KeyError, OverflowError, UsageError):
             continue
         lines += 1
         if dt is None or start is None or not name:
@@ -176,7 +192,15 @@ def read_fragment(data: bytes) -> list[StepHistory]:
         series = step.variant(variant)
         series.measurements.append(
             Measurement(
-                dt, usable(n_ref), usable(dt_est), f"{name}-{lines - 1}", start, fingerprint, overlap, substep, software
+                dt,
+                usable(n_ref),
+                usable(dt_est),
+                f"{name}-{lines - 1}",
+                start,
+                fingerprint,
+                overlap,
+                substep is True,
+                software,
             )
         )
         series.total += 1
@@ -260,8 +284,9 @@ class TimingFolder:
     def _read(self, path: Path) -> list[StepHistory] | None:
         stamp = stamp_of(path.name)
         try:
-            if path.stat().st_size > LARGEST_DOCUMENT:
-                raise ValueError(f"it has more than {LARGEST_DOCUMENT >> 20} MiB")
+            most = max(LARGEST_DOCUMENT, 2 * config.get("timing.max_file_bytes"))
+            if path.stat().st_size > most:
+                raise ValueError(f"it has more than {most >> 20} MiB")
             steps, problems = decode(path.read_bytes(), stamp=None if stamp is None else stamp.timestamp())
         except NewerVersionError as error:
             self._close(f"{path.name} must not be replaced: {error}")

@@ -171,6 +171,21 @@ def usable(value: Any) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
+def usable_time(value: Any) -> float | None:
+    """Return a stored time, in seconds since 1970, or ``None`` if no calendar has it.
+
+    Examples
+    --------
+    >>> usable_time(1.7e9), usable_time(1e300), usable_time(-1)
+    (1700000000.0, None, None)
+    """
+    number = usable(value)
+    return number if number is not None and number < _END_OF_TIME else None
+
+
+_END_OF_TIME = 253402300000.0  # in the year 9999, as far as datetime goes
+
+
 def trim(measurements: list[Any], limit: int) -> list[Any]:
     """Return at most *limit* of them: the newest half, the least and greatest N_ref, a recent one of each N_ref.
 

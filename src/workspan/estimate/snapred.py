@@ -20,15 +20,27 @@ from typing import Any
 import msgspec
 
 from workspan.estimate.keys import Key, as_key, writable
-from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable
+from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable, usable_time
 
-__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
+__all__ = [
+    "FORMAT",
+    "MOST_READ",
+    "VERSION",
+    "NewerVersionError",
+    "decode",
+    "encode",
+    "file_name",
+    "stamp_of",
+    "to_json",
+]
 
 FORMAT = "workspan-timing"
 VERSION = 1
 _ORDERS = ("O_0", "O_LOG_N", "O_N", "O_N_LOG_N", "O_N_2", "O_N_3")
 _NAME = re.compile(r"execution_timing_(?P<stamp>.+?)(?:(?<=Z)-[0-9a-f]{6})?\.json")
 _LARGEST_DEGREE = 5
+MOST_READ = 20_000
+"""Measurements of a step that are read, the last of a file: more would keep the first step of a program waiting."""
 
 
 class NewerVersionError(ValueError):
@@ -119,10 +131,10 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         order=_text(item.get("order")) or _text(details.get("order")),
         n_ref_hash=_text(details.get("N_ref_hash")),
         fingerprint=_text(item.get("fingerprint")),
-        accepted=[text for text in item.get("accepted") or [] if isinstance(text, str)],
-        discarded=usable(item.get("discarded")),
+        accepted=[text for text in _list(item.get("accepted")) if isinstance(text, str)],
+        discarded=usable_time(item.get("discarded")),
         dropped=_moments(item.get("dropped")),
-        used=usable(item.get("used")) or stamp or 0.0,
+        used=usable_time(item.get("used")) or stamp or 0.0,
         extra={name: value for name, value in item.items() if name not in _STEP_FIELDS},
     )
     if step.fingerprint is not None:
@@ -157,6 +169,9 @@ def _measurements(
         raise TypeError("its measurements are not a list")
     occurrences: dict[tuple[Any, ...], int] = {}
     left_out = 0
+    if len(items) > MOST_READ:
+        problems.append(f"step {key}: all but the last {MOST_READ:,} of its {len(items):,} measurements")
+        items = items[-MOST_READ:]
     for item in items:
         dt = usable(item.get("dt")) if isinstance(item, dict) else None
         if dt is None:
@@ -210,6 +225,10 @@ def _estimate(item: Any) -> dict[str, Any] | None:
     return dict(item) if fine else None
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -217,17 +236,17 @@ def _text(value: Any) -> str | None:
 def _moments(value: Any) -> dict[str, float]:
     """Return the usable times of a table of such."""
     items = value.items() if isinstance(value, dict) else ()
-    return {name: at for name, found in items if (at := usable(found)) is not None}
+    return {name: at for name, found in items if (at := usable_time(found)) is not None}
 
 
 def _moment(value: Any) -> float | None:
     """Return seconds since 1970 of an ISO time or of a number."""
     if isinstance(value, str):
         try:
-            return datetime.fromisoformat(value).astimezone(UTC).timestamp()
+            value = datetime.fromisoformat(value).astimezone(UTC).timestamp()
         except (ValueError, OverflowError, OSError):
             return None
-    return usable(value)
+    return usable_time(value)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
