@@ -90,7 +90,7 @@ class Process:
     def wait_for(self, text: str, times: int = 1) -> None:
         """Wait until so many lines hold a text."""
         with self._changed:
-            found = self._changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, 20)
+            found = self._changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, 60)
         assert found, (text, self.lines, self.errors)
 
     def say(self, text: str) -> None:
@@ -106,9 +106,9 @@ class Process:
         if number is not None:
             self._process.send_signal(number)
         self._process.stdin.close()
-        code = self._process.wait(20)
+        code = self._process.wait(60)
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
         self._process.stdout.close()
         self._process.stderr.close()
         return code
@@ -216,19 +216,21 @@ def test_the_manual_test_runs_unattended(tmp_path: Path) -> None:
     assert sum("N_ref has changed" in line for line in third.errors) == len(KEYS)
 
     fourth = scene.application(order="O_N_LOG_N")  # 12
-    fourth.say("3")
+    fourth.say("3 3 3")
     fourth.wait_for("done")
     assert fourth.end() == 0
     assert fourth.errors == []
     for key in KEYS:
-        last = scene.steps()[key]["measurements"][-1]
-        assert abs(last["dt_est"] / last["dt"] - 1) < 0.2
+        first_of_it, *others = scene.steps()[key]["measurements"][-3:]
+        # What it takes, not what one sleep took that may be late beside other tests.
+        takes = median(each["dt"] for each in (first_of_it, *others))
+        assert abs(first_of_it["dt_est"] / takes - 1) < 0.2
 
     newest = scene.files()[-1]  # 13
     newest.write_bytes(newest.read_bytes()[:500])
     fifth = scene.application(order="O_N_LOG_N")
     fifth.say("7")  # 14
-    assert fifth._process.wait(20) == -signal.SIGKILL
+    assert fifth._process.wait(60) == -signal.SIGKILL
     fifth.end()
     assert len([line for line in fifth.errors if newest.name in line]) == 1
     assert "older" not in "".join(fifth.errors)
