@@ -30,6 +30,7 @@ from dataset_functions import length, scaled, shifted, wanted, weight
 from harness import HERE, Row, compare, save
 
 import workspan as ws
+from workspan.engines import Processes
 
 
 def make(folder: Path, rows: int, files: int) -> None:
@@ -257,6 +258,14 @@ def beside_ray(ray: ModuleType, job: Job, items: int, rounds: int) -> list[Row]:
         two = partial(job.ours, ws.from_arrow(blocks), max_workers=2)
         stored = ray.data.from_arrow(blocks)
         with_and_without_start(rows, job, "warm, from memory", two, lambda: job.ray(ray, stored), **third)
+        # Ray's workers are there before the call; ours are, as far as that goes, with a fork server.
+        forked = {"engine": Processes(fork_server=True), "max_workers": 2}
+        two = partial(job.ours, **forked)
+        two()
+        with_and_without_start(rows, job, "warm by fork server, from files", two, lambda: job.ray(ray), **third)
+        two = partial(job.ours, ws.from_arrow(blocks), **forked)
+        name = "warm by fork server, from memory"
+        with_and_without_start(rows, job, name, two, lambda: job.ray(ray, stored), **third)
         ray_rows(ray, items)
         pair(
             rows,

@@ -22,7 +22,7 @@ import daisy
 from harness import HERE, Row, compare, save
 
 import workspan
-from workspan.engines import wire
+from workspan.engines import Processes, fork_server, wire
 from workspan.engines.login import CLIENT, HELLO_BYTES, PROOF_BYTES, Login
 from workspan.engines.vault import read_secret
 
@@ -34,17 +34,17 @@ def line(library: ModuleType, blocks: int, function: Any, workers: int) -> Any:
     return library.Task("line", roi, one, one, function, read_write_conflict=False, max_workers=workers)
 
 
-def run(library: ModuleType, task: Any) -> float:
+def run(library: ModuleType, task: Any, **how: Any) -> float:
     """Run a task in worker processes and return the seconds that the call took."""
     begin = time.perf_counter()
-    done = library.run_blockwise(task, progress=False, summary=False, block_tracking=False)
+    done = library.run_blockwise(task, progress=False, summary=False, block_tracking=False, **how)
     seconds = time.perf_counter() - begin
     if not done:
         raise RuntimeError(f"{library.__name__} did not complete its blocks")
     return seconds
 
 
-def first_block(library: ModuleType) -> float:
+def first_block(library: ModuleType, **how: Any) -> float:
     """Return the milliseconds from the call to the first line of the first block."""
     with tempfile.TemporaryDirectory() as folder:
         stamp = Path(folder, "stamp")
@@ -54,8 +54,30 @@ def first_block(library: ModuleType) -> float:
 
         task = line(library, 1, note, 1)
         begin = time.monotonic()
-        run(library, task)
+        run(library, task, **how)
         return (float(stamp.read_text()) - begin) * 1e3
+
+
+def boot() -> float:
+    """Return the milliseconds from the start of a fork server until it can fork."""
+    fork_server.stop_all()
+    begin = time.perf_counter()
+    server = fork_server.server_for(())
+    if server is None or not server.wait():
+        raise RuntimeError("there is no fork server")
+    return (time.perf_counter() - begin) * 1e3
+
+
+def beside_limits(rounds: int) -> list[Row]:
+    """Compare what a fork server costs, and what its workers do, with what is allowed."""
+    engine = Processes(fork_server=True)
+    limits = (
+        ("boot of a fork server", boot, 120.0),
+        ("call to first block, its workers forked", lambda: first_block(workspan, engine=engine), 30.0),
+    )
+    return [
+        compare(what, ours, lambda most=most: most, unit="ms", rounds=rounds, target=1.0) for what, ours, most in limits
+    ]
 
 
 def clients(library: ModuleType, blocks: int) -> float:
@@ -197,12 +219,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="folder of the results, instead of the one beside this file")
+    parser.add_argument("--only-forks", action="store_true", help="measure the fork server and nothing else")
     parser.add_argument("--crowd", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.crowd:
         be_the_crowd(int(arguments.crowd[0]), float(arguments.crowd[1]), arguments.crowd[2])
         return
     blocks, rounds = arguments.blocks, arguments.rounds
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        forks = beside_limits(2 * rounds)
+    print(save("forks", "limit", forks, arguments.out))
+    if arguments.only_forks:
+        return
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         rows.append(

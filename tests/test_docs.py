@@ -12,6 +12,7 @@ import pytest
 
 import workspan
 from workspan import config
+from workspan.engines import fork_server
 from workspan.estimate import recorder as recorders
 
 pytestmark = pytest.mark.once
@@ -70,6 +71,7 @@ def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         if (recorder := recorders.use(None)) is not None:
             recorder.close()
             config.reset()
+        fork_server.stop_all()
 
 
 def slugs(text: str) -> set[str]:

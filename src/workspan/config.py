@@ -65,8 +65,10 @@ def _whole(least: int, most: float = math.inf) -> Check:
     return check
 
 
-def _number(least: float, most: float = math.inf, *, above: bool = False) -> Check:
-    wanted = f"is not a number {'above' if above else 'from'} {least:g}" + (f" to {most:g}" if most < math.inf else "")
+def _number(least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> Check:
+    wanted = f"is not a number {'above' if above else 'from'} {least:g}"
+    if most < math.inf:
+        wanted += f" and below {most:g}" if below else f" to {most:g}"
 
     def check(value: Any) -> float:
         try:
@@ -75,7 +77,8 @@ def _number(least: float, most: float = math.inf, *, above: bool = False) -> Che
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(wanted) from None
-        if not math.isfinite(number) or not least <= number <= most or (above and number == least):
+        is_at_end = (above and number == least) or (below and number == most)
+        if not math.isfinite(number) or not least <= number <= most or is_at_end:
             raise ValueError(wanted)
         return number
 
@@ -137,6 +140,7 @@ _SETTINGS: dict[str, Setting] = {
     "tracking_basedir": Setting(None, _path),
     "log_basedir": Setting("./workspan_logs", _path),
     "log_mode": Setting("file", _one_of("file", "console", "both")),
+    "fork_server": Setting(False, _switch),
     "run.engine": Setting(None, _optional(_text)),
     "run.workers": Setting(None, _optional(_whole(1))),
     "user_data_home": Setting(None, _path),
@@ -153,8 +157,8 @@ _SETTINGS: dict[str, Setting] = {
     "timing.update_minimum_count": Setting(3, _whole(1)),
     "timing.update_floor": Setting(0.001, _number(0)),
     "timing.monotone": Setting(None, _optional(_switch)),
-    "timing.interval": Setting(0.9, _number(0, 1, above=True)),
-    "timing.default_seconds": Setting(3.0, _number(0)),
+    "timing.interval": Setting(0.9, _number(0, 1, above=True, below=True)),
+    "timing.default_seconds": Setting(3.0, _number(0, above=True)),
     "timing.default_size": Setting(1e9, _number(0, above=True)),
     "timing.on_n_ref_change": Setting("quarantine", _one_of("quarantine", "keep", "discard")),
     "timing.recursive": Setting("outermost", _one_of("outermost", "all")),
@@ -176,7 +180,7 @@ DEFAULTS: dict[str, Any] = {name: setting.default for name, setting in _SETTINGS
 Runs
     ``tracking_basedir``: folder below which tasks keep their tracking stores, or ``None`` for no tracking by default.
     ``log_basedir``: folder of the workers' logs, or ``None`` for none. ``log_mode``: ``"file"``, ``"console"`` or
-    ``"both"``.
+    ``"both"``. ``fork_server``: true forks the workers of this machine from a process that has loaded what they need.
 ``workspan run``
     ``run.engine``, ``run.workers``: what it uses where no argument says otherwise; ``None``: as the script says.
 Where timings are kept

@@ -263,7 +263,7 @@ def test_a_process_that_is_not_there(place: Path, capfd: pytest.CaptureFixture[s
     assert main(["watch", "--once", "-p", str(beyond)]) == 2
     assert f"--pid {beyond}: there is no process of that number" in " ".join(capfd.readouterr().err.split())
     assert main(["watch", "--once", "-p", str(os.getpid())]) == 0
-    assert capfd.readouterr().out.startswith(f"process {os.getpid()} runs nothing")
+    assert capfd.readouterr().out.startswith(f"process {os.getpid()} shows nothing")
 
 
 def test_a_tracking_folder(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -273,10 +273,11 @@ def test_a_tracking_folder(place: Path, tmp_path: Path, capfd: pytest.CaptureFix
     (store / "done" / "zarr.json").write_text("{}")
     with StoreLock(store):
         assert main(["watch", str(tmp_path / "run"), "--once"]) == 0
-    assert capfd.readouterr().out.startswith(f"process {os.getpid()} runs nothing")
+    assert capfd.readouterr().out.startswith(f"process {os.getpid()} shows nothing")
     for words, told in (
         ([str(tmp_path / "run")], f"no program works into '{tmp_path / 'run'}' now: `workspan report"),
         ([str(tmp_path / "runs")], "does not exist"),
+        ([str(place)], "holds no tracking store"),
         (["4121"], "a process is named with --pid 4121"),
         ([str(tmp_path / "run"), "-n", "a"], "leave out --name and --pid"),
     ):

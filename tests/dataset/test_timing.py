@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import workspan as ws
 from workspan.dataset import sinks
 from workspan.dataset.dataset import Dataset
-from workspan.dataset.stats import OperatorSummary
+from workspan.dataset.stats import DatasetSummary, OperatorSummary
+from workspan.dataset.text import render
 
 from .conftest import FakeTime, Seen, tables
 
@@ -184,6 +186,29 @@ def test_stages_of_rows_are_folded_without_a_native_timer(monkeypatch: pytest.Mo
     for split in (data.options(timing="phases"), ws.range(10).map(lambda row: row, timing="phases")):
         assert "as a whole" not in split.explain()
         assert "Map(<lambda>) body" in split.explain()
+
+
+def test_timers_of_row_chains_cost_next_to_nothing() -> None:
+    """Windows lie around thousands of rows, so that steps are timed for less than 2 %, as calibrated (M97, M98)."""
+    data = ws.range(20_000, blocks=2).options(timing="phases").map(lambda row: row).filter(lambda row: True)
+    operator = run(data)
+    assert operator.transform is not None
+    assert operator.overhead_seconds is not None
+    assert 0 < operator.overhead_seconds < 0.02 * operator.transform.sum
+    (line,) = [line for line in data.stats(verbose=True).splitlines() if "timers, estimated" in line]
+    assert line.endswith(f"{100 * operator.overhead_seconds / operator.transform.sum:.2f} %")
+    assert "timers" not in data.stats()
+
+
+def test_timers_that_cost_much_are_told_with_the_remedy() -> None:
+    """From 2 % of the transform on, without being asked, and how to pay less (M98)."""
+    data = ws.range(4, blocks=1)
+    operator = run(data)
+    assert operator.transform is not None
+    for share, told in ((0.019, False), (0.021, True)):
+        dear = replace(operator, overhead_seconds=share * operator.transform.sum)
+        text = render(DatasetSummary((dear,), 4, 1.0))
+        assert ('timing="stages" or "total" costs less' in text) is told
 
 
 def test_one_stage_may_be_timed_as_a_whole() -> None:

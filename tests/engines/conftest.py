@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from helpers.engine_kit import Gate, Run, line
+from helpers.hold import Holder
 from helpers.ray_kit import leaky
 from workspan.engines import Dask, Engine, Job, Processes, Ray, Serial, WorkerTask
 from workspan.grid import Layout
@@ -38,7 +39,7 @@ def make_run(log_dir: Path) -> Iterator[Callable[..., Run]]:
         engine.close()
 
 
-@pytest.fixture(params=["serial", "processes", "dask", pytest.param("ray", marks=leaky)])
+@pytest.fixture(params=["serial", "processes", "forked", "dask", pytest.param("ray", marks=leaky)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each engine that keeps the contract."""
     if request.param == "dask":
@@ -46,10 +47,16 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
         return Ray()
-    return Serial() if request.param == "serial" else Processes()
+    return Serial() if request.param == "serial" else Processes(fork_server=request.param == "forked")
 
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Callable[[str], Gate]:
     """Return a function that makes a gate of a name."""
     return lambda name: Gate(tmp_path / name)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Holder:
+    """A block function that waits, and the test's side of it."""
+    return Holder(tmp_path)

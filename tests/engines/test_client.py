@@ -383,11 +383,11 @@ while True:
 
     def test_in_python(self, make_client):
         """B83, B84: a guest that is late ends with exit code 87 and one line, and its block runs again."""
-        with serving(line_task(2, None, timeout=0.3)) as run:
+        with serving(line_task(2, None, timeout=1.0)) as run:
             guest = python(self.LOOP.format(what="while True: pass"), run.context())
             _, err = guest.communicate(timeout=30)
             assert guest.returncode == 87
-            assert err == "block 0 of task 't' was not finished within its timeout of 0.3 s: this worker ends\n"
+            assert err == "block 0 of task 't' was not finished within its timeout of 1 s: this worker ends\n"
             make_client(run.context()).run(lambda block: None)
             report = run.wait()
         assert (report["t"].blocks.count, report["t"].blocks.failures) == (2, 1)
@@ -403,8 +403,8 @@ while True:
 
     def test_disarmed_on_release(self):
         """B83: time between blocks is free."""
-        what = "pass\n    time.sleep(0.8)"
-        with serving(line_task(1, None, timeout=0.4)) as run:
+        what = "pass\n    time.sleep(1.2)"
+        with serving(line_task(1, None, timeout=1.0)) as run:
             guest = python(self.LOOP.format(what=what), run.context())
             _, err = guest.communicate(timeout=30)
             assert (guest.returncode, err) == (0, "")

@@ -25,10 +25,11 @@ def work(block):
     if block.index == 2:
         ctypes.PyDLL(None).pause()  # in C, and holding the interpreter
 
-engine = Processes()
+engine = Processes(fork_server={forked})
 engine.open(Job("run", (WorkerTask("task", Layout((0,), (10,), (0,), (1,), (0,), (1,)), work),)))
 engine.start_worker(0, 0)
 engine.poll(20)
+os.write(1, b"%d\\n" % (engine._server.pid if engine._server else 0))
 {before}
 engine.send(0, {block})
 engine.poll(1 if {block} == 0 else 0)
@@ -43,12 +44,17 @@ if os.fork() == 0:  # holds copies of all descriptors of the driver
 """
 
 
-@pytest.mark.parametrize("block", [0, 1, 2], ids=["idle", "in Python", "in C"])
+@pytest.mark.parametrize(
+    ("block", "forked"), [(0, False), (1, False), (2, False), (1, True)], ids=["idle", "in Python", "in C", "by server"]
+)
 @pytest.mark.parametrize("before", ["", FORKS], ids=["", "forked"])
-def test_workers_end_with_a_killed_driver(block, before):
-    """Within 5 s of the driver's SIGKILL no worker is left; where no fork holds on, nothing that it started (R19)."""
+def test_workers_end_with_a_killed_driver(block, forked, before):
+    """Within 5 s of the driver's SIGKILL no worker is left, and no fork server (R19, D28).
+
+    Where no fork of the driver holds on, nothing is left of what a worker started.
+    """
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER.format(block=block, before=before)],
+        [sys.executable, "-c", DRIVER.format(block=block, before=before, forked=forked)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -57,12 +63,16 @@ def test_workers_end_with_a_killed_driver(block, before):
     )
     worker = 0
     try:
+        server = int(driver.stdout.readline())
+        assert (server > 0) is forked
         lines = sorted(driver.stdout.readline().split() for _ in range(2))
         assert lines[1] == ["sent"], lines
         worker, grandchild = map(int, lines[0])
         assert not is_gone(worker)
         driver.kill()
         wait_until(lambda: is_gone(worker), "the worker is gone", 5)
+        if forked:
+            wait_until(lambda: is_gone(server), "the fork server is gone", 5)
         if not before:
             wait_until(lambda: is_gone(grandchild), "what the worker started is gone", 5)
     finally:

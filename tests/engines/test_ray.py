@@ -16,25 +16,19 @@ import pytest
 
 import workspan as ws
 from helpers.engine_kit import Run, is_gone, line, wait_until
-from helpers.hold import Holder, in_thread
+from helpers.full import full
+from helpers.hold import Holder, in_thread, interrupt_twice
 from helpers.ray_kit import RayMachines, leaky, ray_environment, require_ray
 from helpers.runs import line as task_on
 from helpers.runs import run
 from workspan.engines import Job, Ray, WorkerTask, cluster, ray_session
 from workspan.engines.choose import engine_of
-from workspan.engines.ray_link import actor_options, reason_of
+from workspan.engines.ray_link import actor_options, held, reason_of
 from workspan.engines.ray_worker import HostActor
 from workspan.errors import ConfigurationError, EngineError
 from workspan.schedule.events import Ended
 
-FULL = os.environ.get("WORKSPAN_FULL") == "1"
-full = pytest.mark.skipif(not FULL, reason="a heavier fault: WORKSPAN_FULL=1 runs it")
 pytestmark = [pytest.mark.once, pytest.mark.usefixtures("logs")]
-
-
-@pytest.fixture
-def holder(tmp_path: Path) -> Holder:
-    return Holder(tmp_path)
 
 
 def free_cpus(ray: Any) -> float:
@@ -81,8 +75,8 @@ class TestSharedRay:
             engine.stop_worker(0)
             (end,) = engine.poll(1)
         assert end == Ended(0, True, "stopped before it had a place")
-        assert "no worker has got a place on the Ray cluster" in caplog.text
-        assert "which has 1 machines; needed are 2 scanner: the run waits" in caplog.text
+        assert "no worker of task 't' has got a place on the Ray cluster" in caplog.text
+        assert "none of its 1 machines has 2 scanner, busy or not; the task waits" in caplog.text
 
     def test_a_killed_worker_leaves_the_actor_alone(self, ray_cluster: Any, holder: Holder) -> None:
         """R7, D34: a block that ignores SIGTERM is ended all the same; the actor lives to tell of it.
@@ -167,11 +161,11 @@ class TestSharedRay:
             f"run(line(5, say_where({holder.gate.path!r}), max_workers=1), Ray({address!r}))", tmp_path
         )
         own, _ = holder.wait()
-        driver.send_signal(signal.SIGKILL if how == "killed" else signal.SIGINT)
         if how == "twice":
-            threading.Event().wait(0.3)  # two signals that are sent together arrive as one
-            driver.send_signal(signal.SIGINT)
-        elif how == "once":
+            interrupt_twice(driver, tmp_path / "output")
+        else:
+            driver.send_signal(signal.SIGKILL if how == "killed" else signal.SIGINT)
+        if how == "once":
             holder.go()
         driver.wait(40)
         assert how == "killed" or "KeyboardInterrupt" in (tmp_path / "output").read_text()
@@ -193,10 +187,11 @@ sys.path[:0] = {path!r}
 import logging
 logging.basicConfig(level="INFO", stream=sys.stdout)
 from helpers.runs import line, run
-from helpers.hold import say_where
+from helpers.hold import announce_signals, say_where
 from workspan.engines import Ray, cluster, ray_link
 from workspan.run import session
 session.GRACE_SECONDS = 60
+announce_signals()
 cluster.NOTICE_SECONDS = 1.0
 ray_link.HEAD_SECONDS = 2.0
 report = None
@@ -235,7 +230,7 @@ class TestOwnRay:
         assert result(driver, tmp_path) == ["True", "5", "0", "2"]
         lines = (tmp_path / "output").read_text().splitlines()
         # On a busy machine it may come up so slowly that the run says that it waits.
-        assert [text for text in lines if "RESULT" not in text and "no worker has got a place" not in text] == []
+        assert [text for text in lines if "RESULT" not in text and "has got a place" not in text] == []
 
 
 @full
@@ -264,7 +259,7 @@ class TestMachines:
         with RayMachines() as machines:
             task = "line(6, lambda block: None, max_workers=1, requires={'late': 1})"
             driver = start_script(f"run({task}, Ray({machines.address!r}))", tmp_path)
-            wait_until(lambda: "needed are 1 late" in (tmp_path / "output").read_text(), "it says that it waits", 40)
+            wait_until(lambda: "1 late" in (tmp_path / "output").read_text(), "it says that it waits", 40)
             machines.add(resources={"late": 1})
             assert result(driver, tmp_path) == ["True", "6", "0", "1"]
 
@@ -299,6 +294,7 @@ class TestWords:
     def test_what_a_task_requires_is_what_the_actor_holds(self) -> None:
         """R70, R71: Ray's own kinds by their names, all others as custom resources; and Ray repeats nothing."""
         fixed = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
+        assert held({"gpu": 1, "scanner": 2}) == {"CPU": 1, "GPU": 1, "scanner": 2}
         assert actor_options({}) == {"num_cpus": 1, **fixed}
         assert actor_options({"cpu": 4, "GPU": 1, "memory": 10, "scanner": 2}) == {
             "num_cpus": 4,
@@ -346,6 +342,8 @@ class TestWords:
             engine_of("ray://")
         with pytest.raises(EngineError, match=r"Ray\(7\): pass the address of a cluster as text"):
             Ray(7)  # type: ignore[arg-type]
+        with pytest.raises(EngineError, match=r"Ray\(''\): pass the address of a cluster as text"):
+            Ray("")
 
     def test_without_the_package_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """D15: the error says what to install."""
@@ -357,7 +355,36 @@ class TestWords:
         """Before Ray tries for a minute, a head that takes no connection is an error with its address."""
         for address in ("127.0.0.1:9", "ray://127.0.0.1:9"):
             with pytest.raises(EngineError, match=rf"the head of the Ray cluster at {address} does not answer: "):
-                ray_session._connect(None, address)
+                ray_session._connect(None, address, threading.Event())
+
+
+class Deaf:
+    """A Ray whose ``init`` waits for :attr:`heard`, as before something that is no head."""
+
+    def __init__(self) -> None:
+        self.heard, self.left = threading.Event(), threading.Event()
+
+    def init(self, **options: Any) -> None:
+        self.heard.wait()
+
+    def shutdown(self) -> None:
+        self.left.set()
+
+
+def test_a_head_that_answers_nothing_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R20: the wait ends, and a connection that comes about later is given back."""
+    monkeypatch.setattr(ray_session, "INIT_SECONDS", 0.05)
+    ray = Deaf()
+    with pytest.raises(EngineError, match=r"at auto cannot be used: Ray has not connected in 0\.05 s; is it the port"):
+        ray_session._connect(ray, "auto", threading.Event())
+    ray.heard.set()
+    assert ray.left.wait(10)
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    """Ray Client would try for half a minute."""
+    with pytest.raises(EngineError, match=r"Ray\('ray://head'\) has no port: .* 'ray://host:10001'"):
+        ray_session._connect(None, "ray://head", threading.Event())
 
 
 def test_commands_that_overtake_each_other_are_put_in_order() -> None:

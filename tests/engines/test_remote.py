@@ -152,3 +152,19 @@ def test_a_word_names_an_engine() -> None:
     assert scheduler_address("dask://there:8786") == "tcp://there:8786"
     with pytest.raises(ConfigurationError, match="engine='dask://' has no address: give host and port"):
         engine_of("dask://")
+
+
+@pytest.mark.parametrize(
+    ("requires", "places", "lack"),
+    [
+        ({}, [{}], ""),
+        ({"GPU": 2}, [{"GPU": 1}, {"GPU": 2}], ""),
+        ({"GPU": 2}, [{"GPU": 1}, {"CPU": 8}], "2 GPU"),
+        ({"GPU": 1, "scanner": 1}, [{"GPU": 1}], "1 scanner"),
+        ({"GPU": 1, "scanner": 1}, [{}], "1 GPU and 1 scanner"),
+        ({"GPU": 1, "scanner": 1}, [{"GPU": 1}, {"scanner": 1}], "1 GPU and 1 scanner together"),
+    ],
+)
+def test_what_no_place_has_is_named(requires: dict[str, int], places: list[dict[str, float]], lack: str) -> None:
+    """R70: only what no place has at all, busy or not, is lacking; or else that no one has all of it."""
+    assert remote.lack_of(requires, places) == lack

@@ -15,7 +15,7 @@ import pytest
 
 import workspan as ws
 from helpers.slurm_kit import StandIn, real_slurm, why_no_slurm
-from workspan.engines import Slurm
+from workspan.engines import Slurm, remote
 from workspan.engines.slurm_script import leave_seconds, limit_seconds, limit_text, script
 from workspan.engines.slurm_seats import Seat, Seats
 from workspan.errors import AbandonedError, ConfigurationError, EngineError
@@ -184,6 +184,31 @@ class TestStandIn:
             assert word in call.split()
         assert set(slurm.states().values()) <= {"FAILED", "RUNNING"}  # ended, or about to
         assert not list((tmp_path / "logs").glob(".workspan*"))
+
+    def test_gpus(self, slurm, tmp_path):
+        """R69: what a task requires is asked of Slurm by the name that other engines have for it, too."""
+        slurm.hold()
+        made = task(note(tmp_path), 1, max_workers=1, requires={"GPU": 2})
+        helper = later(lambda: slurm.calls("sbatch"), slurm.release)
+        assert run(made, engine())
+        helper.join()
+        assert "--gres=gpu:2" in slurm.calls("sbatch")[0].split()
+
+    def test_a_worker_that_does_not_fit_says_why(self, slurm, monkeypatch):
+        """R10: another version of Workspan, or a module that only the driver has, is in the error with what to do."""
+
+        class Odd:
+            def __reduce__(self):
+                return __import__, ("not_there",)
+
+            def __call__(self, block):
+                """Be a function."""
+
+        with pytest.raises(AbandonedError, match="No module named 'not_there'"):
+            run(task(Odd(), 1, max_workers=1, max_worker_restarts=0), engine())
+        monkeypatch.setattr(remote, "VERSION", "9.9")
+        with pytest.raises(AbandonedError, match=r"the driver has 9\.9: install the same version on both sides"):
+            run(task(str, 1, max_workers=1, max_worker_restarts=0), engine())
 
     def test_jobs_that_wait_for_long_are_no_dead_workers(self, slurm, tmp_path):
         """R69: the queue's time is start-up, and counts as no failure."""

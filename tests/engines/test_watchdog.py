@@ -62,7 +62,7 @@ def test_a_call_that_keeps_the_interpreter(call):
 
 def test_disarmed_it_does_nothing():
     """B83: a block that was returned in time has no deadline any more."""
-    done, _ = run("dog.arm(0.1, 'block')\ndog.disarm()\ntime.sleep(0.6)\nprint('alive')")
+    done, _ = run("dog.arm(0.5, 'block')\ndog.disarm()\ntime.sleep(0.8)\nprint('alive')")
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
 
 

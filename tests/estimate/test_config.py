@@ -56,6 +56,8 @@ def test_the_environment_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
         ("timing.spline_order", 6, "timing.spline_order=6 is not a whole number from 0 to 5"),
         ("timing.update_threshold", -0.1, "timing.update_threshold=-0.1 is not a number from 0"),
         ("timing.update_threshold", float("nan"), "timing.update_threshold=nan is not a number"),
+        ("timing.interval", 1.0, "timing.interval=1.0 is not a number above 0 and below 1"),
+        ("timing.default_seconds", 0, "timing.default_seconds=0 is not a number above 0"),
         ("timing.enabled", "perhaps", "timing.enabled='perhaps' is neither true nor false"),
         ("timing.max_files", True, "timing.max_files=True is not a whole number from 1"),
         ("timing.directory", 3, "timing.directory=3 is not a path"),

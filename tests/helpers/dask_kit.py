@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from helpers.full import FULL
+
 SECONDS = 60.0
 
 
@@ -79,6 +81,16 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def what_is_left(client: Any) -> tuple[list[str], list[str]]:
+    """Tasks and queues that the scheduler knows."""
+
+    def look(dask_scheduler: Any) -> tuple[list[str], list[str]]:
+        return list(map(str, dask_scheduler.tasks)), list(dask_scheduler.extensions["queues"].queues)
+
+    found: tuple[list[str], list[str]] = client.run_on_scheduler(look)
+    return found
+
+
 @pytest.fixture(scope="session")
 def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     """A Dask cluster for all tests that do it no harm: one Dask worker, whose process has four threads."""
@@ -108,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # A new list: the items of one function share theirs.
         item.fixturenames = ["dask_cluster", *item.fixturenames]  # type: ignore[attr-defined]
         name = item.getparent(pytest.Module), item.nodeid.partition("[")[0]
-        if name in seen and os.environ.get("WORKSPAN_FULL") != "1":
+        if name in seen and not FULL:
             spared.append(item)
         seen.add(name)
     if spared:

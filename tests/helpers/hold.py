@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from helpers.engine_kit import Gate
+from helpers.engine_kit import Gate, wait_until
+from workspan.run.interrupt import Interrupts
 
 
 def say_where(path: str) -> Any:
@@ -42,6 +46,24 @@ class Holder:
     def go(self) -> None:
         """Let the block go on."""
         os.close(os.open(self.go_path, os.O_WRONLY))
+
+
+def announce_signals() -> None:
+    """Let this program say ``HEARD`` when a run in it has taken note of a signal: those that come together are one."""
+    take_note = Interrupts._handle
+
+    def announce(self: Interrupts, number: int, frame: FrameType | None) -> None:
+        take_note(self, number, frame)
+        os.write(1, b"HEARD\n")
+
+    Interrupts._handle = announce  # type: ignore[method-assign]
+
+
+def interrupt_twice(driver: subprocess.Popen[bytes], output: Path) -> None:
+    """Send two signals to a program that announces them, and writes to *output*."""
+    driver.send_signal(signal.SIGINT)
+    wait_until(lambda: "HEARD" in output.read_text(), "the first signal was heard")
+    driver.send_signal(signal.SIGINT)
 
 
 def in_thread(function: Any) -> tuple[threading.Thread, list[Any]]:

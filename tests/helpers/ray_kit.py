@@ -11,13 +11,16 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
 import psutil
 import pytest
+
+from helpers.full import FULL
+from workspan.engines.ray_session import _end, _environment, _quiet
 
 TOKEN = "0123456789abcdef" * 4
 """What all tests' clusters ask for, so that none is written to the user's home."""
@@ -29,7 +32,6 @@ ENVIRONMENT = {
     "PYTHONWARNINGS": "ignore",
 }
 
-FULL = os.environ.get("WORKSPAN_FULL") == "1"
 ALWAYS = {
     f"{name}[ray]"
     for name in (
@@ -64,31 +66,18 @@ def require_ray() -> Any:
     return ray
 
 
-@contextmanager
-def ray_environment(**more: str) -> Iterator[None]:
+def ray_environment(**more: str) -> AbstractContextManager[None]:
     """Set what Ray's processes are to inherit.
 
     In this process the token's mode is left to Ray, which may have been imported before.
     """
-    values = {**ENVIRONMENT, **more}
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    return _environment({**ENVIRONMENT, **more})
 
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
     """This process connected to a Ray of two CPUs, as a user's program would be; the engine leaves it as it is."""
     ray = require_ray()
-    from workspan.engines.ray_session import _end, _quiet
-
     logging.getLogger("ray").setLevel(logging.ERROR)
     with ray_environment():
         with warnings.catch_warnings(), _quiet():
@@ -115,7 +104,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         # The type first: an array is equal to nothing as a whole.
         if callspec is not None and any(isinstance(v, str) and v == "ray" for v in callspec.params.values()):
-            item.fixturenames.insert(0, "ray_cluster")  # type: ignore[attr-defined]
+            # A new list: the items of one function share theirs.
+            item.fixturenames = ["ray_cluster", *item.fixturenames]  # type: ignore[attr-defined]
             if item.name not in ALWAYS and "test_contract" in item.nodeid and not FULL:
                 item.add_marker(pytest.mark.skip(reason="starting actors takes seconds: WORKSPAN_FULL=1 runs it"))
 

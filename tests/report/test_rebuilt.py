@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -80,6 +81,17 @@ class TestCommands:
         out = capsys.readouterr().out
         assert "It left no report, as a run that is killed does." in out
         assert "smooth   12 blocks" in out
+
+    def test_a_run_that_has_done_nothing_yet(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Before the first block is done, it is said that a run goes on, and not that it needs another (issue 10)."""
+        path = tmp_path / "run" / "smooth"
+        (path / "done").mkdir(parents=True)
+        (path / "done" / "zarr.json").write_text("{}")
+        with StoreLock(path):
+            assert main(["report", str(tmp_path / "run")]) == 2
+        assert f"a run goes on there (host {gethostname()}, pid {os.getpid()}" in capsys.readouterr().err
+        assert main(["report", str(tmp_path / "run")]) == 2
+        assert "no run has written its end; run it again" in capsys.readouterr().err
 
     def test_forecast(self, recorded: TaskReport, capsys: pytest.CaptureFixture[str]) -> None:
         """After kill -9 the blocks that were done say how long the others take (D32)."""

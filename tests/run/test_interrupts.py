@@ -118,8 +118,9 @@ def test_a_second_signal_ends_at_once(script, tmp_path):
     wait_until((tmp_path / "signal.1").exists, "the first one has arrived")  # two sent together arrive as one
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    _, told = process.communicate(timeout=30)
     assert process.returncode == 130
+    assert told.startswith("stopping: 2 blocks in flight have 60 s to end; Ctrl-C ends at once\n")
 
 
 def test_a_run_in_a_thread_touches_no_signal_handler(tmp_path, monkeypatch):

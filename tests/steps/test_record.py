@@ -210,6 +210,17 @@ class TestMore:
         list(watch.chain(steps(iter), range(10)))
         assert watch.drain().overhead_s == pytest.approx(11 * watched / 1e9)
 
+    def test_a_disturbance_is_no_time_that_timers_save(self, transform_clock, monkeypatch):
+        """A pause of the machine in the loop without a timer does not make the timers cost nothing (M97)."""
+        implementation = transform_clock()._timers
+        times = iter([0, 60_000, 80_000, 0, 50_000, 90_000_000, 0, 40_000_000, 40_030_000])
+        clocks = {"own": implementation.CLOCKS["monotonic"], "monotonic": lambda: next(times)}
+        fake = SimpleNamespace(
+            __name__="disturbed", CLOCKS=clocks, Cell=implementation.Cell, Timer=implementation.Timer
+        )
+        monkeypatch.setattr("workspan.steps.clock._overheads", {})
+        assert transform_clock.overhead_ns(fake, "own") == (50_000 - 20_000) / 2000
+
     def test_a_chain_that_is_mostly_timers_says_so(self, transform_clock, clock):
         """From 2 % on the table says how to make timing cheaper, and below it does not (M98)."""
         for ns, told in ((1, True), (10**9, False)):

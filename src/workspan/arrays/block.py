@@ -36,6 +36,8 @@ class BlockReader:
         What lies beyond the edge, as for :func:`workspan.arrays.edges.read_box`.
     """
 
+    outputs: tuple[Ref, ...] = ()
+
     def __init__(self, func: Callable[..., Any], inputs: Sequence[Ref], mode: str, fill: Any) -> None:
         self.func = func
         self.inputs = tuple(inputs)
@@ -44,6 +46,13 @@ class BlockReader:
         self.plans: tuple[TilePlan | None, ...] = ()
         """For each input how it is read by tiles; those without a plan, and all if it is empty, are not."""
         self._arrays: tuple[Any, ...] | None = None
+
+    @property
+    def worker_modules(self) -> tuple[str, ...]:
+        """What a worker loads for this."""
+        refs = (*self.inputs, *self.outputs)
+        libraries = [ref.library for ref in refs if ref.library is not None]
+        return tuple(dict.fromkeys([type(self).__module__, *(type(ref).__module__ for ref in refs), *libraries]))
 
     def forget(self) -> None:
         """Open the arrays anew at the next block: they may have been made anew."""

@@ -9,7 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ MOST_VALUE_BYTES = 1 << 28
 @dataclass(frozen=True, kw_only=True)
 class Ref(ABC):
     """Where an array is, and what it is."""
+
+    library: ClassVar[str | None] = None
+    """What :meth:`open` imports."""
 
     name: str
     """For messages: the argument and what was given."""
@@ -81,6 +84,8 @@ class Ref(ABC):
 @dataclass(frozen=True, kw_only=True)
 class ZarrRef(Ref):
     """An array in a Zarr store."""
+
+    library = "zarr"
 
     root: Any
     """Path or URL of the store, or the store itself."""

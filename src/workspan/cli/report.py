@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from workspan.cli import exits
 from workspan.cli.terminal import remark, say
-from workspan.errors import ConfigurationError, InvalidMetadataError, StoreFullError
+from workspan.errors import ConfigurationError, InvalidMetadataError
 from workspan.report.places import RUNS, nothing_at, task_folders
-from workspan.report.unrecorded import RUN_ID, unrecorded
+from workspan.report.unrecorded import is_unrecorded, unrecorded
+from workspan.report.whole import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,8 @@ class Outputs:
                 raise ConfigurationError(f"--{name} - is not possible: name a file")
             if place != STDOUT and Path(place).is_dir():
                 raise ConfigurationError(f"--{name} {place}: that is a folder, name a file in it")
+            if not Path(place).parent.is_dir():
+                raise ConfigurationError(f"--{name} {place}: there is no folder {str(Path(place).parent)!r}")
 
     @property
     def has_stdout(self) -> bool:
@@ -118,7 +121,7 @@ def _print(found: Found) -> None:
     report, encoding, columns = found.report, encoding_of(sys.stdout), columns_of(sys.stdout)
     began = datetime.fromtimestamp(report.started_at).astimezone()
     say(f"run {one_line(report.run_id)} of {began:%Y-%m-%d %H:%M:%S}: {one_line(report.outcome)}")
-    if report.run_id.startswith(RUN_ID):
+    if is_unrecorded(report):
         remark(_UNRECORDED[report.outcome])
     say("\n" + render_recorded(report, encoding=encoding, columns=columns))
     if panel := render_panel(report, encoding=encoding, columns=columns):
@@ -256,13 +259,10 @@ def _was_idle(line: dict[str, Any]) -> bool:
 def _guarded(name: str, to: Path, write: Callable[[Found, Path], str], found: Found) -> str:
     """Write one output; what the file system refuses is said with the option that asked for it."""
     try:
-        return write(found, to)
+        with exits.writing(f"--{name}", to):
+            return write(found, to)
     except BrokenPipeError:  # the reader has seen enough
         return ""
-    except OSError as error:
-        if exits.is_full(error):
-            raise StoreFullError(f"no space is left for --{name} {to}") from error
-        raise ConfigurationError(f"--{name} {to} cannot be written: {error.strerror or error}") from error
 
 
 def _write_html(found: Found, to: Path) -> str:
@@ -289,7 +289,8 @@ def _write_json(found: Found, to: Path) -> str:
     if str(to) == STDOUT:
         sys.stdout.write(text)
     else:
-        to.write_text(text, "utf-8")
+        with whole_file(to) as file:
+            file.write_text(text, "utf-8")
     return "report as JSON:"
 
 
@@ -301,7 +302,7 @@ def _write_csv(found: Found, to: Path) -> str:
         sys.stdout.flush()
         rows = write_csv(reports, sys.stdout.buffer, sources)
     else:
-        with open(to, "wb") as file:
+        with whole_file(to) as part, open(part, "wb") as file:
             rows = write_csv(reports, file, sources)
     return f"{rows:,} blocks as CSV:"
 

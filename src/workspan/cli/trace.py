@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -47,20 +46,16 @@ def run(path: str, *, out: Path, lanes: Lanes, limit: int, compress: bool, otlp:
 
 def _write(trace: Trace, out: Path, lanes: Lanes, compress: bool) -> None:
     """Write to a neighbour first, so that there is never half a trace under the name."""
+    from workspan.report.whole import whole_file
     from workspan.views.trace import render_trace
 
     if out.is_dir():
         raise ConfigurationError(f"--out {str(out)!r} is a folder: name a file")
     if not out.parent.is_dir():
         raise ConfigurationError(f"--out {str(out)!r}: there is no folder {str(out.parent)!r}")
-    part = out.with_name(f".{out.name}.part")
-    try:
-        with _opened(part, compress or out.suffix == GZIP) as file:
-            for piece in render_trace(trace, lanes=lanes):
-                file.write(piece)
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+    with exits.writing("--out", out), whole_file(out) as part, _opened(part, compress or out.suffix == GZIP) as file:
+        for piece in render_trace(trace, lanes=lanes):
+            file.write(piece)
 
 
 def _opened(path: Path, compress: bool) -> TextIO:

@@ -76,7 +76,10 @@ def pid_at(place: str) -> int:
         if place.isdigit():
             raise ConfigurationError(f"{place!r} is no tracking folder; a process is named with --pid {place}")
         raise ConfigurationError(f"{nothing_at(path, 'run')}; a program is named with --name")
-    found = [holder for folder in task_folders(path) if (holder := holder_of(folder)) is not None]
+    folders = task_folders(path)
+    if not folders:
+        raise ConfigurationError(f"{nothing_at(path, 'tracking store')}; without a place all programs are shown")
+    found = [holder for folder in folders if (holder := holder_of(folder)) is not None]
     pids = sorted({holder.pid for holder in found})
     if not pids:
         raise ConfigurationError(
@@ -129,11 +132,7 @@ class Watcher:
         for line in self._picture():
             say(line)
         if not self._state.programs:
-            remark(
-                self._wait_text(
-                    "no program to watch runs" if self._pid is None else f"process {self._pid} runs nothing"
-                )
-            )
+            remark(self._wait_text("no program to watch runs" if self._pid is None else self._unseen()))
 
     def show_lines(self) -> None:
         """Print a line for each thing that happens, for as long as anybody reads them."""
@@ -261,6 +260,9 @@ class Watcher:
         for text in render(self._state.programs.values(), self._clock(), width=width, ascii_only=ascii_only):
             line = text.plain.rstrip()
             yield line if columns is None or len(line) <= columns else line[: columns - 1] + "…"
+
+    def _unseen(self) -> str:
+        return f"process {self._pid} shows nothing: it runs no block and no step, or its live.directory is another one"
 
     def _waits(self, key: str) -> str:
         """Say for what the display waits, and how to end it."""

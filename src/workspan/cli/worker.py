@@ -27,9 +27,10 @@ def run(path: Path) -> int:
     ConfigurationError
         The context cannot be used.
     EngineError, WireError
-        The run refuses this worker, or the connection broke.
+        Workspan or Python differ from the run's, the run refuses this worker, or the connection broke.
     """
     from workspan.engines.payload import load_function, restore_logging, restore_traceback_style
+    from workspan.engines.remote import check_match
     from workspan.engines.vault import read_function, read_secret
 
     context = Context.from_file(path)
@@ -41,18 +42,25 @@ def run(path: Path) -> int:
             f"task {context.get('task_id')!r} has no block function that could run here: start a program of your own "
             "that makes a Client(Context.from_file(...)) and takes blocks from it"
         )
-    client = Client(context)
-    if not client.connected:  # it has said so
-        return exits.DONE
-    settings, packed = read_function(file, read_secret(context["secret_file"]))
+    # All that can go wrong here does so before the run hears of this worker, whose job's end then has a reason.
+    try:
+        settings, packed = read_function(file, read_secret(context["secret_file"]))
+    except (OSError, ConfigurationError):
+        if not Client(context).connected:  # the run is over, and it has said so
+            return exits.DONE
+        raise
+    check_match(settings)
     sys.path[:] = settings["sys_path"]
     if settings["cwd"] is not None:
         with suppress(OSError):  # another machine may not have the folder
             os.chdir(settings["cwd"])
     restore_logging(settings["logging"])
     restore_traceback_style(settings["traceback_style"])
+    function = load_function(packed)
+    client = Client(context)
+    if not client.connected:  # it has said so
+        return exits.DONE
     try:
-        function = load_function(packed)
         with _leaving_in_time(client):
             client.run(function)
     finally:

@@ -24,13 +24,27 @@ def read_exactly(descriptor: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def main() -> None:
-    """Take the payload from standard input and hand over to the worker's loop."""
+def take() -> tuple[dict[str, object], bytes]:
+    """Take the payload from standard input, and the import path from that: return settings and packed function."""
     head_size = int.from_bytes(read_exactly(STDIN, HEAD_BYTES), "big")
     function_size = int.from_bytes(read_exactly(STDIN, HEAD_BYTES), "big")
     settings = marshal.loads(read_exactly(STDIN, head_size))
     function = read_exactly(STDIN, function_size)
     sys.path[:] = settings["sys_path"]
+    return settings, function
+
+
+def main() -> None:
+    """Take the payload from standard input and hand over to the worker's loop, or first to that of a fork server."""
+    settings, function = take()
+    if "preload" in settings:
+        from workspan.engines.fork_home import serve, take_over
+
+        descriptors = serve(settings)  # comes back in workers only
+        settings, function = take()
+        words = ("workspan-worker", str(settings["worker"]), str(settings["task_id"]))
+        take_over(settings["environment"], *words)  # type: ignore[arg-type]
+        settings["descriptors"] = descriptors
 
     from workspan.engines.worker import run_worker
 

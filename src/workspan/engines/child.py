@@ -22,6 +22,7 @@ from workspan.schedule.events import Ended, Ready, Returned
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workspan.engines.fork_server import Born, ForkServer
     from workspan.engines.gate import Peer
     from workspan.engines.logs import WorkerLog
     from workspan.engines.memory import MemoryWatch
@@ -44,6 +45,8 @@ class Child:
         The packed block function.
     log
         Where its output goes; ``None``: to the driver's streams. Closed here.
+    server
+        Forks it; ``None``, or one that cannot: the process is a fresh interpreter.
 
     Raises
     ------
@@ -51,7 +54,14 @@ class Child:
         The process cannot be started; nothing is left of it.
     """
 
-    def __init__(self, worker: int, settings: dict[str, Any], function: bytes, log: WorkerLog | None) -> None:
+    def __init__(
+        self,
+        worker: int,
+        settings: dict[str, Any],
+        function: bytes,
+        log: WorkerLog | None,
+        server: ForkServer | None = None,
+    ) -> None:
         self.worker = worker
         self.task_id: str = settings["task_id"]
         self.is_spawn: bool = settings["kind"] == "worker"
@@ -101,9 +111,16 @@ class Child:
             os.set_blocking(self.lifeline, False)
             descriptors = (self._unread.fileno(), their_results.fileno())
             settings = {**settings, "worker": worker, "secret": secret, "descriptors": descriptors}
+            if settings["cwd"] is None:  # only a process that is started here can be where no folder is
+                server = None
+            if server is not None:
+                settings["environment"] = dict(os.environb)
             self.payload = deque(pack(settings, function))
-            self._process = subprocess.Popen(
-                _command(worker, settings["task_id"]),
+            streams = (stdin, 1, 2) if log is None else (stdin, log.out, log.err)
+            # Those of the connection in the order in which they are numbered here.
+            born = None if server is None else server.fork((*streams, *reversed(descriptors)))
+            self._process: Born | subprocess.Popen[bytes] = born or subprocess.Popen(
+                command("workspan-worker", str(worker), settings["task_id"]),
                 stdin=stdin,
                 stdout=None if log is None else log.out,
                 stderr=None if log is None else log.err,
@@ -319,8 +336,8 @@ def exit_words(code: int | None) -> str:
         return f"killed by signal {-code}"
 
 
-def _command(worker: int, task_id: str) -> list[str]:
+def command(*words: str) -> list[str]:
+    """Return the command line of an interpreter like this one that runs `_start`; *words* are read by people only."""
     # The interpreter's own flags (-W, -X, -O, -I, ...), found as multiprocessing finds them.
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    # The rest is read by people only, in the output of ps.
-    return [sys.executable, *flags, _start.__file__, "workspan-worker", str(worker), task_id]
+    return [sys.executable, *flags, _start.__file__, *words]

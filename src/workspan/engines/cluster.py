@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import threading
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -42,14 +43,16 @@ END_SECONDS = 10.0
 PATIENCE_SECONDS = 2.0
 """How long a worker may wait for a place before one that idles makes room for it."""
 NOTICE_SECONDS = 5.0
-"""How long a run has no worker at all before it says so."""
+"""How long a task has no worker at all before it is looked why."""
+LOOK_AGAIN_SECONDS = 60.0
+"""How often that is looked at again while other tasks of the run have the places."""
 
 Inbox = queue.SimpleQueue[bytes | BaseException | None]
 """What a link hands to its engine, from any thread: packed reports; an error that ends the run; ``None``: wake up."""
 
 
 class Link(Protocol):
-    """The driver's connection to a cluster. Only :meth:`worker_count` and :meth:`close` wait, a little."""
+    """The driver's connection to a cluster. Only :meth:`places` and :meth:`close` wait, a little."""
 
     where: str
     """The cluster, for people."""
@@ -69,8 +72,11 @@ class Link(Protocol):
     def forget(self, worker: int) -> None:
         """Give the place of a worker that has ended back, or the request for one."""
 
-    def worker_count(self) -> int | None:
-        """Return how many workers the cluster has, as far as that can be told."""
+    def places(self, requires: Mapping[str, int]) -> tuple[int, str] | None:
+        """Return how many workers or machines the cluster has, and what all of them lack to hold a worker, busy or not.
+
+        The lack is ``""`` if one has what it *requires*. ``None``: that cannot be told.
+        """
 
     def close(self) -> None:
         """Give everything back, in bounded time, also if the cluster is gone."""
@@ -91,7 +97,7 @@ class ClusterEngine(NoClients, OneJob):
     title: str
     """What the cluster is called in messages: ``"Dask"``."""
     place_words = "workers"
-    """What ``Link.worker_count`` counts."""
+    """What ``Link.places`` counts."""
     has_workers = True
     wire_seconds = 0.005
     """How long a worker waits for a block that it asks for."""
@@ -100,10 +106,11 @@ class ClusterEngine(NoClients, OneJob):
         self._kill_seconds = kill_seconds
         self._start_seconds = start_seconds
         self._inbox: Inbox = queue.SimpleQueue()
+        self._given_up = threading.Event()
         self._reset()
 
     def _connect(self, job: Job, inbox: Inbox) -> Link:
-        """Connect to the cluster, or start one; :meth:`_disconnect` is called in any case.
+        """Connect to the cluster, or start one, unless :meth:`give_up` is called; :meth:`_disconnect` is in any case.
 
         Raises
         ------
@@ -124,8 +131,8 @@ class ClusterEngine(NoClients, OneJob):
         self._link: Link | None = None
         self._token_file: Path | None = None
         self._fatal: BaseException | None = None
-        self._empty_since = inf
-        """Since when workers wait for a place and none has one."""
+        self._starved: dict[int, float] = {}
+        """Tasks whose workers wait for a place and none has one -> when it is to be looked why."""
         self._told_of_logs = False
 
     def open(self, job: Job) -> None:
@@ -169,8 +176,8 @@ class ClusterEngine(NoClients, OneJob):
         assert self._link is not None
         now = monotonic()
         self._roster.add(worker, task, now)
-        if not any(seat.placed for seat in self._roster.seats.values()):
-            self._empty_since = min(self._empty_since, now)
+        if not any(seat.placed for seat in self._roster.seats.values() if seat.task == task):
+            self._starved.setdefault(task, now + NOTICE_SECONDS)
         self._link.submit(worker, {**self._starts[task], "worker": worker}, job.tasks[task].requires)
 
     def send(self, worker: int, index: int) -> None:
@@ -241,6 +248,10 @@ class ClusterEngine(NoClients, OneJob):
         """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
         self._inbox.put(None)
 
+    def give_up(self) -> None:
+        """Make an ``open`` that waits for a cluster's answer fail. Safe in other threads and signal handlers."""
+        self._given_up.set()
+
     def close(self, grace: float = 0.0) -> list[Event]:
         """End all workers, wait for their ends, and leave nothing on the cluster.
 
@@ -268,6 +279,7 @@ class ClusterEngine(NoClients, OneJob):
         finally:
             self._end_all()
             events, self._events = self._events, []
+            self._given_up.clear()
             self._reset()
         return events
 
@@ -316,7 +328,9 @@ class ClusterEngine(NoClients, OneJob):
                 self._link.tell(placed, Kill(0.0))
         for report in reports:
             if isinstance(report, Placed):
-                self._empty_since = inf
+                seat = self._roster.seats.get(report.worker)
+                if seat is not None:
+                    self._starved.pop(seat.task, None)
                 self._note_logs(report)
                 if self._link is not None:
                     self._link.note(report)
@@ -336,36 +350,51 @@ class ClusterEngine(NoClients, OneJob):
             )
 
     def _due(self, now: float) -> float:
-        waiting = self._roster.waiting()
-        if not waiting:
+        if not self._roster.waiting():
             return inf
-        return min(self._empty_since + NOTICE_SECONDS, now + PATIENCE_SECONDS / 2)
+        return min([*self._starved.values(), now + PATIENCE_SECONDS / 2])
 
     def _look_after_places(self, now: float) -> None:
         if (seat := self._roster.replaceable(now, PATIENCE_SECONDS)) is not None:
             # Its task has no block for it now, and gets it a new place when there is one.
             seat.withdrawn = True
             self._tell(seat, wire.Stop())
-        if now >= self._empty_since + NOTICE_SECONDS:
-            self._empty_since = inf
-            self._say_that_none_works()
+        for task, due in list(self._starved.items()):
+            if now >= due:
+                self._starved[task] = inf if self._say_why_none_works(task) else now + LOOK_AGAIN_SECONDS
 
-    def _say_that_none_works(self) -> None:
-        needs = sorted({need for seat in self._roster.waiting() for need in self._needs(seat)})
+    def _say_why_none_works(self, task: int) -> bool:
+        """Say why no worker of task number *task* has a place; false if there is nothing to say while others work."""
+        if not any(seat.task == task for seat in self._roster.waiting()):
+            return True
         assert self._link is not None
-        count = self._link.worker_count()
+        entry = self._require_job().tasks[task]
+        count, lack = self._link.places(entry.requires) or (None, "")
+        cluster = f"{self.title} cluster {self._link.where}"
+        if count and lack:
+            logger.warning(
+                "no worker of task %r has got a place on the %s yet: none of its %d %s has %s, busy or not; the task "
+                "waits, and goes on when one joins that has (its requires= say what a worker needs)",
+                entry.task_id,
+                cluster,
+                count,
+                self.place_words,
+                lack,
+            )
+            return True
+        if any(seat.placed for seat in self._roster.seats.values()):
+            return False
+        needs = [f"{amount} {name}" for name, amount in sorted(entry.requires.items())]
         logger.warning(
-            "no worker has got a place on the %s cluster %s yet, which has %s %s%s: the run waits, and goes on "
-            "when one is free or joins",
-            self.title,
-            self._link.where,
+            "no worker of task %r has got a place on the %s yet, which has %s %s%s: the run waits, and goes on when "
+            "one is free or joins",
+            entry.task_id,
+            cluster,
             "an unknown number of" if count is None else count,
             self.place_words,
             f"; needed are {', '.join(needs)}" if needs else "",
         )
-
-    def _needs(self, seat: Seat) -> list[str]:
-        return [f"{amount} {name}" for name, amount in self._require_job().tasks[seat.task].requires.items()]
+        return True
 
     def _wait_for_ends(self, seconds: float) -> None:
         end = monotonic() + seconds

@@ -1,4 +1,4 @@
-"""What engines have in common: one job at a time, closing, clients that are refused, and waiting on a selector."""
+"""What engines have in common: one job at a time, closing, clients or none, and waiting on a selector."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Self
 from workspan.errors import EngineError
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
     from types import TracebackType
 
     from workspan.engines.base import Job
     from workspan.engines.context import Context
+    from workspan.engines.gate import Gate
     from workspan.engines.waker import Waker
     from workspan.schedule.events import Event
 
-__all__ = ["NoClients", "OneJob", "SelectorEngine"]
+__all__ = ["GateEngine", "NoClients", "OneJob", "SelectorEngine", "wait_for"]
+
+CONNECT_LOOK_SECONDS = 0.02
+"""How often it is looked whether a cluster has answered."""
 
 
 class OneJob:
@@ -41,6 +47,20 @@ class OneJob:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def wait_for(done: Callable[[], bool], given_up: threading.Event, seconds: float, whom: str) -> None:
+    """Wait until *done*, or for some seconds; in the main thread, where signals are noticed meanwhile.
+
+    Raises
+    ------
+    EngineError
+        *given_up* was set before.
+    """
+    end = monotonic() + seconds
+    while not done() and monotonic() < end:
+        if given_up.wait(CONNECT_LOOK_SECONDS):
+            raise EngineError(f"the run was to end before {whom} had answered")
 
 
 class NoClients:
@@ -106,3 +126,51 @@ class SelectorEngine(OneJob):
         waker = self._waker
         if waker is not None:
             waker.wake()
+
+
+class GateEngine(SelectorEngine):
+    """An engine to which clients connect, by a gate that is there while it listens."""
+
+    _gate: Gate | None = None
+    _refused = 0
+    """Messages that gates of earlier runs could not accept."""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port that clients dial, or ``None``."""
+        return None if self._gate is None else (self._gate.host, self._gate.port)
+
+    @property
+    def refused_messages(self) -> int:
+        """Messages of clients that could not be accepted, in this run or the last one."""
+        return self._refused if self._gate is None else self._gate.refused_messages
+
+    def context(self, task: int, worker: int | None = None) -> Context:
+        """Return what a client needs to work for task number *task*: that of *worker*, or without one a guest.
+
+        Raises
+        ------
+        EngineError
+            Nothing listens for clients; also for :meth:`context_file`.
+        """
+        return self._require_gate().context(task, worker)
+
+    def context_file(self, task: int) -> Path:
+        """Return a file with the context of guests of task number *task*, which only its owner can read."""
+        return self._require_gate().context_file(task)
+
+    def admit(self, guest: int, worker: int | None) -> None:
+        """Let a guest work as *worker*, or send it away."""
+        if self._gate is not None:
+            self._gate.admit(guest, worker)
+
+    def _require_gate(self) -> Gate:
+        self._require_job()
+        if self._gate is None:
+            raise EngineError("this run does not listen for clients: ask for it with host= or with a Server")
+        return self._gate
+
+    def _close_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+            self._refused = self._gate.refused_messages

@@ -21,11 +21,11 @@ Nothing listens, and driver and workers never connect to each other.
 
 from __future__ import annotations
 
-import signal
-from multiprocessing import resource_tracker
+import asyncio
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from workspan.engines.cluster import KILL_SECONDS, START_SECONDS, ClusterEngine
+from workspan.engines.cluster import END_SECONDS, KILL_SECONDS, START_SECONDS, ClusterEngine
 from workspan.errors import EngineError
 
 if TYPE_CHECKING:
@@ -86,26 +86,33 @@ class Dask(ClusterEngine):
 
         where, security = self._where, self._security
         if where is None:
-            # Ctrl-C in a terminal is for the driver: threads and processes of the cluster inherit the mask. The tracker
-            # is started before, since its first use, which is in the start of a process, would undo that.
-            resource_tracker.ensure_running()
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                where = self._cluster = distributed.LocalCluster(
-                    n_workers=max((task.max_workers for task in job.tasks), default=1),
-                    threads_per_worker=1,
-                    dashboard_address="127.0.0.1:0",
-                    resources=_most_required(job),
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            # As threads: user code has processes of its own anyway, and Dask starts its own ones by running the user's
+            # script again. The memory is this program's own: no limit of it shall pause a worker.
+            where = self._cluster = distributed.LocalCluster(
+                n_workers=max((task.max_workers for task in job.tasks), default=1),
+                threads_per_worker=1,
+                processes=False,
+                protocol="tcp://",
+                host="127.0.0.1",
+                memory_limit=0,
+                dashboard_address="127.0.0.1:0",
+                resources=_most_required(job),
+            )
+        elif _lives_in_this_loop(where):
+            raise EngineError(
+                f"Dask({where!r:.100}): its scheduler lives in the event loop that this call holds up, and could not "
+                "answer: call await asyncio.to_thread(run_blockwise, ...), or make it without asynchronous=True"
+            )
         if not isinstance(where, str):
             security = getattr(where, "security", None) if security is None else security
-        return DaskLink(scheduler_address(where), security, job.run_id, inbox, workers=self._workers)
+        return DaskLink(scheduler_address(where), security, job.run_id, inbox, self._given_up, workers=self._workers)
 
     def _disconnect(self) -> None:
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
+            end = monotonic() + END_SECONDS
+            while any(worker.state.executing for worker in cluster.workers.values()) and monotonic() < end:
+                sleep(0.01)  # they say goodbye; Dask would complain of tasks that it cancels
             cluster.close()
 
 
@@ -119,12 +126,25 @@ def scheduler_address(where: Any) -> str:
     """
     if isinstance(where, str):
         return f"tcp://{where.removeprefix('dask://')}" if where.startswith("dask://") else where
+    status = getattr(where, "status", None)
+    if getattr(status, "name", status) in ("closing", "closed", "failed"):
+        raise EngineError(f"Dask({where!r:.100}): it is closed; make a new one, or pass the address of a scheduler")
     address = getattr(where, "scheduler_address", None)  # a cluster
     if address is None:
         address = getattr(getattr(where, "scheduler", None), "address", None)  # a client
     if not isinstance(address, str):
         raise EngineError(f"Dask({where!r:.100}): pass a distributed.Client, a cluster, or the address of a scheduler")
     return address
+
+
+def _lives_in_this_loop(where: Any) -> bool:
+    """Whether the scheduler of a cluster, or the one that a client has made, is served by this thread's event loop."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    loop = getattr(getattr(getattr(where, "cluster", None) or where, "scheduler", None), "loop", None)
+    return getattr(loop, "asyncio_loop", None) is running
 
 
 def _most_required(job: Job) -> dict[str, int]:

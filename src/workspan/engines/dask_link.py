@@ -8,20 +8,20 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from workspan.engines.common import wait_for
 from workspan.engines.dask_worker import (
     CONNECT_SECONDS,
     RPC_SECONDS,
     Outbox,
-    be_worker,
     close_client,
     open_queue,
     queue_name,
 )
-from workspan.engines.remote import Lost, pack_commands, pack_reports
+from workspan.engines.remote import Lost, lack_of, pack_commands, pack_reports
 from workspan.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from workspan.engines.cluster import Inbox
     from workspan.engines.remote import Command, Placed
@@ -35,7 +35,16 @@ LEAVE_SECONDS = 35.0
 class DaskLink:
     """The driver's connection to a scheduler: a client of its own, in whose event loop everything here happens."""
 
-    def __init__(self, address: str, security: Any, run_id: str, inbox: Inbox, *, workers: list[str] | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        security: Any,
+        run_id: str,
+        inbox: Inbox,
+        given_up: threading.Event,
+        *,
+        workers: list[str] | None,
+    ) -> None:
         self.where = address
         self.answers = f"workspan-{run_id}-{secrets.token_hex(4)}"
         self._inbox = inbox
@@ -55,16 +64,20 @@ class DaskLink:
         self._thread = threading.Thread(target=self._loop.run_forever, name="workspan-dask", daemon=True)
         self._thread.start()
         try:
-            self._run(self._begin(security), CONNECT_SECONDS + RPC_SECONDS)
+            begun = asyncio.run_coroutine_threadsafe(self._begin(security), self._loop)
+            try:
+                wait_for(begun.done, given_up, CONNECT_SECONDS + RPC_SECONDS, f"the Dask scheduler at {address}")
+                begun.result(0)
+            finally:
+                begun.cancel()
         except BaseException as error:
             self._is_over = True
+            with suppress(Exception):
+                self._run(asyncio.sleep(0.01))  # what was cancelled ends
             self._stop()
-            if not isinstance(error, OSError | ValueError | TypeError):
+            if isinstance(error, EngineError) or not isinstance(error, Exception):
                 raise
-            raise EngineError(
-                f"the Dask scheduler at {address} does not answer: {error}; is it running, and can it be reached from "
-                "here?"
-            ) from error
+            raise EngineError(why_not_connected(address, error)) from error
 
     # In the driver's thread:
 
@@ -84,11 +97,22 @@ class DaskLink:
         """Let Dask forget the task of a worker that has ended; if it runs or waits it is cancelled."""
         self._loop.call_soon_threadsafe(self._forget, worker)
 
-    def worker_count(self) -> int | None:
-        """Return how many Dask workers the cluster has."""
+    def places(self, requires: Mapping[str, int]) -> tuple[int, str] | None:
+        """Return how many Dask workers the cluster has, and what all of them lack."""
         with suppress(Exception):
-            return len(self._run(self._client.scheduler.identity())["workers"])
+            found = self._run(self._client.scheduler.identity())["workers"]
+            usable = [entry for address, entry in found.items() if self._may_use(address, entry)]
+            if found and not usable:
+                return len(found), f"a name or address of {self._workers!r}, which are all that may be used,"
+            return len(found), lack_of(requires, [entry.get("resources", {}) for entry in usable])
         return None
+
+    def _may_use(self, address: str, entry: Mapping[str, Any]) -> bool:
+        """Whether a Dask worker is one of those that the user named, by any of the names that Dask takes."""
+        host = address.rpartition("://")[2].rpartition(":")[0]
+        return self._workers is None or not {address, host, entry.get("name"), entry.get("host")}.isdisjoint(
+            self._workers
+        )
 
     def close(self) -> None:
         """Cancel what is left and disconnect."""
@@ -163,7 +187,7 @@ class DaskLink:
     def _submit(self, worker: int, start: dict[str, Any], requires: dict[str, int]) -> None:
         try:
             future = self._client.submit(
-                be_worker,
+                worker_starter(),
                 start,
                 key=f"workspan-worker-{self.answers}-{worker}",
                 pure=False,
@@ -260,6 +284,43 @@ class DaskLink:
         self._reader.cancel()
         self._guard.cancel()
         self._client.unsubscribe_topic("all")
+
+
+def worker_starter() -> Callable[[dict[str, Any]], None]:
+    """Return a function that is one worker of a run, and that Dask sends by value.
+
+    Were it sent as a name in a module of ours, a Dask worker on which Workspan is not installed could not read the
+    message that holds it, and would close: Dask then hands the task to the next one, until all are gone. So the import
+    fails in the task instead, and only that.
+    """
+
+    def start_worker(start: dict[str, Any]) -> None:
+        from workspan.engines.dask_worker import be_worker
+
+        be_worker(start)
+
+    return start_worker
+
+
+def why_not_connected(address: str, error: Exception) -> str:
+    """Say why there is no connection to the scheduler at *address*, with what to do."""
+    if isinstance(error, ValueError | TypeError):  # Dask has not even tried
+        return (
+            f"{address!r} is not the address of a Dask scheduler, such as 'tcp://host:8786' or 'dask://host:8786': "
+            f"{error}"
+        )
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    said = ": ".join(dict.fromkeys(text for cause in causes if (text := str(cause)))) or "no answer in time"
+    if isinstance(error, OSError):
+        return (
+            f"the Dask scheduler at {address} does not answer: {said}; is it running, and can it be reached from here?"
+        )
+    return (
+        f"what answers at {address} does not speak as a Dask scheduler of this version does "
+        f"({type(error).__name__}: {said}); is it the scheduler's port, and the same version of 'distributed' there?"
+    )
 
 
 def reason_of(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,14 @@ async def close_client(client: Any) -> None:
     await client.close(timeout=RPC_SECONDS)
     sender = getattr(client, "scheduler_comm", None)
     if sender is not None:
-        await sender.close(timeout=RPC_SECONDS)
+        with suppress(Exception):
+            await sender.close(timeout=timedelta(seconds=RPC_SECONDS))  # a number would be a time of day
+    with suppress(AttributeError, KeyError):
+        # Dask counts who uses a loop, and forgets to count such a client out: the loop of a cluster that lives in this
+        # process would never end.
+        runner = client._loop_runner
+        if runner._all_loops[client.loop][0] > 1:
+            runner.stop()
 
 
 def _keeps_place(dask_worker: Any, key: Any) -> str:

@@ -20,6 +20,7 @@ from workspan.engines.context import Context
 from workspan.engines.line import Line
 from workspan.engines.listener import LOGIN_SECONDS, Listener
 from workspan.engines.payload import plain_layout
+from workspan.engines.remote import versions
 from workspan.engines.tcp import tune
 from workspan.engines.vault import Vault
 from workspan.errors import EngineError, WireError
@@ -238,7 +239,7 @@ class Gate:
         }
         function = self._functions[task]
         if worker is None and function is not None and entry.kind == "block":
-            values["function_file"] = self._vault.write_function(task, self._settings[task], function)
+            values["function_file"] = self._vault.write_function(task, {**self._settings[task], **versions()}, function)
         return Context(**values)
 
     def context_file(self, task: int) -> Path:

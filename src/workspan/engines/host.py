@@ -88,7 +88,7 @@ class Host:
         self._emit = emit
         self._keeps_place = keeps_place
         self._commands: deque[bytes] = deque()
-        self._engine = _Own(kill_seconds=start["kill_seconds"], start_seconds=start["start_seconds"])
+        self._engine = _Own(kill_seconds=start["kill_seconds"], start_seconds=start["start_seconds"], fork_server=False)
         self._taken = 0
         self._refused: list[int] = []
         """Blocks that came when the worker was leaving."""

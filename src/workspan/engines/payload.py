@@ -51,13 +51,18 @@ def driver_settings() -> dict[str, Any]:
     except FileNotFoundError:
         cwd = None  # it was removed; so the workers have none to go to either
     return {
-        "sys_path": [entry for entry in sys.path if type(entry) is str],
+        "sys_path": import_path(),
         "cwd": cwd,
         "argv": list(sys.argv),
         "logging": _logging_settings(),
         "traceback_style": astuple(style_in_use()),
         "driver_pid": os.getpid(),
     }
+
+
+def import_path() -> list[str]:
+    """Return the import path of this process, for another one."""
+    return [entry for entry in sys.path if type(entry) is str]
 
 
 def task_settings(task: WorkerTask) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The engine of worker processes on this machine: one operating-system process a worker, one connection each.
 
-Each worker is a fresh interpreter in a session of its own (Ctrl-C in a terminal does not reach it). It inherits its
-ends of two socket pairs, so nobody else can connect. Code reaches it through the pipe of its standard input, and
-afterwards only numbers and text cross the connection (`wire`). One selector watches connections, payload pipes and
-process descriptors; there is no thread, and nothing here waits without a bound.
+Each worker is a fresh interpreter, or a fork of one (`fork_server`), in a session of its own: Ctrl-C in a terminal does
+not reach it. It inherits its ends of two socket pairs, so nobody else can connect. Code reaches it through the pipe of
+its standard input, and afterwards only numbers and text cross the connection (`wire`). One selector watches
+connections, payload pipes and process descriptors; there is no thread, and nothing here waits without a bound.
 
 Only for tasks whose blocks go to clients (worker functions, tasks without a function), or when it is asked for, a
 `Gate` listens as well.
@@ -25,10 +25,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from workspan import config
 from workspan.engines import wire
 from workspan.engines.child import Child
-from workspan.engines.common import SelectorEngine
-from workspan.engines.context import Context
+from workspan.engines.common import GateEngine
 from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.follow import LogWatch
 from workspan.engines.gate import Gate
@@ -37,11 +37,14 @@ from workspan.engines.memory import MemoryWatch
 from workspan.engines.payload import driver_settings, pack_function, task_settings
 from workspan.engines.tcp import host_to_dial
 from workspan.engines.waker import Waker
-from workspan.errors import EngineError, WireError
+from workspan.errors import EngineError, UsageTypeError, WireError
 from workspan.schedule.events import Dropped, Ended, Ready, TakenBack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workspan.engines.base import Job, WorkerTask
+    from workspan.engines.fork_server import ForkServer
     from workspan.engines.wire import Message
     from workspan.schedule.events import Event
 
@@ -61,7 +64,7 @@ REAP_SECONDS = 0.05
 DESCRIPTORS_A_WORKER = 6
 
 
-class Processes(SelectorEngine):
+class Processes(GateEngine):
     """Runs blocks in worker processes on this machine.
 
     Parameters
@@ -71,21 +74,39 @@ class Processes(SelectorEngine):
     start_seconds
         Time that a worker has to start, the imports of the user's function included. One that takes longer is ended
         (with SIGABRT, so that its log says where it was) and counts as failed.
+    fork_server
+        Whether workers are forked from a process that has loaded what they need, instead of being fresh interpreters
+        (Linux; elsewhere they are those). Resident memory of a forked worker counts pages that it shares with that
+        process, and not the pages of libraries that it never touches. ``None``: as the setting ``fork_server`` says.
+    preload
+        Names of modules that this process loads as well, such as ``["scipy.ndimage"]``. They must not start threads.
+        Changes of their source are not seen by later runs.
     """
 
     name = "processes"
     has_workers = True
     has_clients = True
 
-    def __init__(self, *, kill_seconds: float = KILL_SECONDS, start_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self,
+        *,
+        kill_seconds: float = KILL_SECONDS,
+        start_seconds: float = START_SECONDS,
+        fork_server: bool | None = None,
+        preload: Sequence[str] = (),
+    ) -> None:
+        if isinstance(preload, str):
+            raise UsageTypeError(f"preload={preload!r} is a text: pass a list of names of modules")
         self._kill_seconds = kill_seconds
         self._start_seconds = start_seconds
-        self._refused = 0
+        self._wants_server = fork_server
+        self._preload = tuple(preload)
         self._reset()
 
     def _reset(self) -> None:
         self._job: Job | None = None
         self._pid = 0
+        self._server: ForkServer | None = None
         self._settings: list[dict[str, object]] = []
         self._functions: list[bytes | None] = []
         self._folders: list[Path] | None = None
@@ -114,12 +135,18 @@ class Processes(SelectorEngine):
             raise EngineError("this engine is running a job already: give each run an engine of its own")
         if not sys.executable:
             raise EngineError("sys.executable is empty, so no worker can be started: run with engine='serial'")
+        server = None
+        if config.get("fork_server") if self._wants_server is None else self._wants_server:
+            from workspan.engines.fork_server import server_for
+
+            server = server_for((task.function for task in job.tasks), self._preload)
         functions = [self._pack(task) for task in job.tasks]
         folders = None
         if job.log_dir is not None:
             folders = [prepare_folder(job.log_dir, task.task_id) for task in job.tasks]
         shared = driver_settings()
         self._reset()
+        self._server = server
         self._settings = [{**shared, **task_settings(task)} for task in job.tasks]
         self._functions = functions
         self._folders = folders
@@ -142,30 +169,6 @@ class Processes(SelectorEngine):
     def _pack(task: WorkerTask) -> bytes | None:
         return None if task.function is None else pack_function(task.task_id, task.function)
 
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Host and port that clients dial, or ``None``."""
-        return None if self._gate is None else (self._gate.host, self._gate.port)
-
-    @property
-    def refused_messages(self) -> int:
-        """Messages of clients that could not be accepted, in this run or the last one."""
-        return self._refused if self._gate is None else self._gate.refused_messages
-
-    def context(self, task: int, worker: int | None = None) -> Context:
-        """Return what a client needs to work for task number *task*: that of *worker*, or without one a guest.
-
-        Raises
-        ------
-        EngineError
-            Nothing listens for clients; also for :meth:`context_file`.
-        """
-        return self._require_gate().context(task, worker)
-
-    def context_file(self, task: int) -> Path:
-        """Return a file with the context of guests of task number *task*, which only its owner can read."""
-        return self._require_gate().context_file(task)
-
     # -- what the engine is told -----------------------------------------------------------------------------------
 
     def start_worker(self, worker: int, task: int) -> None:
@@ -181,8 +184,10 @@ class Processes(SelectorEngine):
             settings = {**settings, "context": self.context(task, worker).to_env()}
         try:
             make_room((len(self._children) + 1) * DESCRIPTORS_A_WORKER + SPARE)
+            if self._server is not None and not self._children and not self._server.wait():
+                self._server = None
             log = None if self._folders is None else open_log(self._folders[task], worker)
-            child = Child(worker, settings, function, log)
+            child = Child(worker, settings, function, log, self._server)
         except OSError as error:
             self._events.append(Ended(worker, False, f"could not be started: {error}"))
             return
@@ -253,11 +258,6 @@ class Processes(SelectorEngine):
             indices = () if child.is_spawn else child.take_back()
             self._events.append(TakenBack(worker, indices))
 
-    def admit(self, guest: int, worker: int | None) -> None:
-        """Let a guest work as *worker*, or send it away."""
-        if self._gate is not None:
-            self._gate.admit(guest, worker)
-
     # -- what it tells ---------------------------------------------------------------------------------------------
 
     def close(self, grace: float = 0.0) -> list[Event]:
@@ -287,9 +287,7 @@ class Processes(SelectorEngine):
         finally:
             # Whatever interrupts the grace, a second Ctrl-C for example, ends it and not the clean-up.
             self._end_all()
-            if self._gate is not None:
-                self._gate.close()
-                self._refused = self._gate.refused_messages
+            self._close_gate()
             events = self._events
             self._selector.close()
             if self._waker is not None:
@@ -298,12 +296,6 @@ class Processes(SelectorEngine):
         return events
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _require_gate(self) -> Gate:
-        self._require_job()
-        if self._gate is None:
-            raise EngineError("this run does not listen for clients: ask for it with host= or with a Server")
-        return self._gate
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Dropped | Ended):

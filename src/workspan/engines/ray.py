@@ -71,7 +71,7 @@ class Ray(ClusterEngine):
         start_seconds: float = START_SECONDS,
     ) -> None:
         super().__init__(kill_seconds=kill_seconds, start_seconds=start_seconds)
-        if address is not None and not isinstance(address, str):
+        if address == "" or not isinstance(address, str | None):
             raise EngineError(f"Ray({address!r:.100}): pass the address of a cluster as text, or nothing")
         self._where = address
         self._runtime_env = runtime_env
@@ -85,7 +85,7 @@ class Ray(ClusterEngine):
         from workspan.engines.ray_link import HEAD_SECONDS, RayLink
         from workspan.engines.ray_session import Session
 
-        session = self._session = Session(self._where, *_most_required(job))
+        session = self._session = Session(self._where, *_most_required(job), self._given_up)
         return RayLink(
             session.where,
             session.head,

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.ray_worker import HostActor
-from workspan.engines.remote import Lost, pack_commands, pack_reports
+from workspan.engines.remote import Lost, lack_of, pack_commands, pack_reports
 from workspan.errors import EngineError
 
 if TYPE_CHECKING:
@@ -90,19 +90,20 @@ class RayLink:
         """End the actor of a worker that has ended, or the request for one."""
         self._calls.put(partial(self._forget, worker))
 
-    def worker_count(self) -> int | None:
-        """Return how many machines the cluster has."""
-        found: queue.SimpleQueue[int] = queue.SimpleQueue()
+    def places(self, requires: Mapping[str, int]) -> tuple[int, str] | None:
+        """Return how many machines the cluster has, and what all of them lack."""
+        found: queue.SimpleQueue[list[dict[str, Any]]] = queue.SimpleQueue()
 
-        def count() -> None:
+        def look() -> None:
             with suppress(Exception):
-                found.put(sum(bool(node["Alive"]) for node in self._ray.nodes()))
+                found.put([node["Resources"] for node in self._ray.nodes() if node["Alive"]])
 
-        threading.Thread(target=count, name="workspan-ray-count", daemon=True).start()
+        threading.Thread(target=look, name="workspan-ray-count", daemon=True).start()
         try:
-            return found.get(timeout=RPC_SECONDS)
+            machines = found.get(timeout=RPC_SECONDS)
         except queue.Empty:
             return None
+        return len(machines), lack_of(held(requires), machines)
 
     def close(self) -> None:
         """End all actors, and wait until Ray has noticed."""
@@ -240,6 +241,13 @@ def actor_options(requires: Mapping[str, int]) -> dict[str, Any]:
     if custom:
         options["resources"] = custom
     return options
+
+
+def held(requires: Mapping[str, int]) -> dict[str, int]:
+    """Return what an actor holds of a machine's resources, by Ray's names of them."""
+    options = actor_options(requires)
+    own = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), "memory": options.get("memory", 0)}
+    return {name: amount for name, amount in {**own, **options.get("resources", {})}.items() if amount}
 
 
 def reason_of(error: BaseException) -> str:

@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from workspan.engines.common import wait_for
 from workspan.errors import EngineError
 
 PROBE_SECONDS = 5.0
 """Time in which a head must take a connection before Ray, which would try for a long time, is told to connect."""
+INIT_SECONDS = 60.0
+"""Time in which Ray must have connected; by itself it may try for many minutes."""
 SHUTDOWN_SECONDS = 15.0
 """Longest time for giving a connection back."""
 OBJECT_STORE_BYTES = 80 * 2**20
@@ -45,6 +48,8 @@ class Session:
         Of a cluster of our own.
     resources
         Custom resources of it.
+    given_up
+        Set when nobody waits any more for the cluster to answer.
 
     Raises
     ------
@@ -52,7 +57,7 @@ class Session:
         No connection can be made, with the reason and a way out.
     """
 
-    def __init__(self, address: str | None, cpus: int, resources: dict[str, int]) -> None:
+    def __init__(self, address: str | None, cpus: int, resources: dict[str, int], given_up: threading.Event) -> None:
         global _users, _is_ours, _is_local
         import ray
 
@@ -68,7 +73,7 @@ class Session:
                     _start_local(ray, cpus, resources)
                 else:
                     assert address is not None
-                    _connect(ray, address)
+                    _connect(ray, address, given_up)
                 _is_ours = True
             _users += 1
             self.is_local = _is_ours and _is_local
@@ -136,10 +141,12 @@ def _start_local(ray: Any, cpus: int, resources: dict[str, int]) -> None:
         raise EngineError(f"Ray could not be started on this machine: {_explain(error)}") from error
 
 
-def _connect(ray: Any, address: str) -> None:
+def _connect(ray: Any, address: str, given_up: threading.Event) -> None:
     """Connect to a running cluster."""
     global _address
     head = _parse(address)
+    if head is None and address.startswith("ray://"):
+        raise EngineError(f"Ray({address!r}) has no port: Ray's own default for clients is 'ray://host:10001'")
     if head is not None:
         try:
             socket.create_connection(head, PROBE_SECONDS).close()
@@ -149,14 +156,46 @@ def _connect(ray: Any, address: str) -> None:
                 "reached from here?"
             ) from error
     try:
-        with _quiet():
-            ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except BaseException as error:
+        _initialize(ray, address, given_up)
+    except EngineError:
+        raise
+    except Exception as error:
         _shut_down(ray, is_lost=False)
-        if not isinstance(error, Exception):
-            raise
         raise EngineError(f"the Ray cluster at {address} cannot be used: {_explain(error)}") from error
     _address = address
+
+
+def _initialize(ray: Any, address: str, given_up: threading.Event) -> None:
+    """Let Ray connect, in a thread: where something else than a head answers it waits long, and hears no Ctrl-C."""
+    failures: list[BaseException] = []
+    done, nobody_waits = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+            if nobody_waits.is_set():
+                ray.shutdown()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            done.set()
+
+    with _quiet():
+        threading.Thread(target=connect, name="workspan-ray-connect", daemon=True).start()
+        try:
+            wait_for(done.is_set, given_up, INIT_SECONDS, f"the Ray cluster at {address}")
+            if not done.is_set():
+                raise EngineError(
+                    f"the Ray cluster at {address} cannot be used: Ray has not connected in {INIT_SECONDS:g} s; is it "
+                    "the port of a head, does the head run, and is the same version of Ray there?"
+                )
+        except BaseException:
+            nobody_waits.set()
+            if done.is_set() and not failures:
+                ray.shutdown()  # it has connected just now, and not seen that nobody waits
+            raise
+    if failures:
+        raise failures[0]
 
 
 def _shut_down(ray: Any, *, is_lost: bool) -> None:

@@ -30,7 +30,7 @@ from workspan.measure.notes import Note, bring_home
 from workspan.schedule.events import Ended, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from workspan.engines.base import Job
@@ -160,8 +160,7 @@ def start_values(job: Job, *, kill_seconds: float, start_seconds: float) -> list
     shared = driver_settings()
     return [
         {
-            "version": VERSION,
-            "python": list(sys.version_info[:2]),
+            **versions(),
             "run_id": job.run_id,
             "settings": {**shared, **task_settings(task)},
             "function": pack_function(task.task_id, task.function) if task.function is not None else b"",
@@ -176,6 +175,11 @@ def start_values(job: Job, *, kill_seconds: float, start_seconds: float) -> list
 def token_file(log_dir: Path, run_id: str) -> Path:
     """Return the file that a driver leaves in its log folder, by which a host sees whether that folder is shared."""
     return log_dir / f".workspan-run-{run_id}"
+
+
+def versions() -> dict[str, Any]:
+    """Return what must be the same where a worker is, for :func:`check_match`."""
+    return {"version": VERSION, "python": list(sys.version_info[:2])}
 
 
 def check_match(start: dict[str, Any]) -> None:
@@ -196,6 +200,24 @@ def check_match(start: dict[str, Any]) -> None:
         raise EngineError(
             f"Python {there} runs there, the driver has {here}: functions can be sent between equal versions only"
         )
+
+
+def lack_of(requires: Mapping[str, int], places: Iterable[Mapping[str, float]]) -> str:
+    """Return what none of *places*, each given by all that it has, has of what a worker *requires*; or else ``""``.
+
+    >>> lack_of({"GPU": 2}, [{"GPU": 1}, {"CPU": 8}])
+    '2 GPU'
+    """
+    places = list(places)
+
+    def fits(needs: Mapping[str, int]) -> bool:
+        return any(all(place.get(name, 0) >= amount for name, amount in needs.items()) for place in places)
+
+    if fits(requires):
+        return ""
+    lacking = {name: amount for name, amount in requires.items() if not fits({name: amount})}
+    words = [f"{amount} {name}" for name, amount in sorted((lacking or requires).items())]
+    return " and ".join(words) + ("" if lacking else " together")
 
 
 # -- in the driver ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from workspan.arguments import at_least
 from workspan.engines import slurm_script
-from workspan.engines.common import SelectorEngine
+from workspan.engines.common import GateEngine
 from workspan.engines.descriptors import SPARE, make_room
 from workspan.engines.gate import Gate
 from workspan.engines.logs import prepare_folder
@@ -40,7 +40,6 @@ from workspan.schedule.events import Ended, Joined, Ready, Returned, TakenBack
 
 if TYPE_CHECKING:
     from workspan.engines.base import Job
-    from workspan.engines.context import Context
     from workspan.engines.slurm_jobs import News
     from workspan.schedule.events import Event
 
@@ -54,7 +53,7 @@ NOTICE_SECONDS = 30.0
 """How long jobs wait in the queue before the run says so."""
 
 
-class Slurm(SelectorEngine):
+class Slurm(GateEngine):
     """Runs blocks in jobs of a Slurm cluster, over the authenticated wire of external workers.
 
     The driver (this program) runs where ``sbatch`` works and where the compute nodes can dial it: a login node, or a
@@ -93,7 +92,8 @@ class Slurm(SelectorEngine):
 
     Notes
     -----
-    A task's ``requires={"gpu": n}`` asks for ``--gres=gpu:n``. Other names are budgets of the run, not Slurm's.
+    A task's ``requires={"GPU": n}`` asks for ``--gres=gpu:n``, in capitals or not. Other names are budgets of the run,
+    not Slurm's.
     """
 
     name = "slurm"
@@ -129,7 +129,6 @@ class Slurm(SelectorEngine):
         self._setup = setup
         self._python = python or sys.executable
         self._poll_seconds = poll_seconds
-        self._refused = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -185,30 +184,6 @@ class Slurm(SelectorEngine):
             self.close()
             raise
 
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Host and port that workers dial, or ``None``."""
-        return None if self._gate is None else (self._gate.host, self._gate.port)
-
-    @property
-    def refused_messages(self) -> int:
-        """Messages of workers that could not be accepted, in this run or the last one."""
-        return self._refused if self._gate is None else self._gate.refused_messages
-
-    def context(self, task: int, worker: int | None = None) -> Context:
-        """Return what a guest needs to work for task number *task*.
-
-        Raises
-        ------
-        EngineError
-            The engine is not open.
-        """
-        return self._require_gate().context(task, None)
-
-    def context_file(self, task: int) -> Path:
-        """Return a file with the context of guests of task number *task*, which only its owner can read."""
-        return self._require_gate().context_file(task)
-
     # -- what the engine is told -----------------------------------------------------------------------------------
 
     def start_worker(self, worker: int, task: int) -> None:
@@ -262,10 +237,6 @@ class Slurm(SelectorEngine):
         if worker in self._seats.by_worker:
             self._events.append(TakenBack(worker, ()))
 
-    def admit(self, guest: int, worker: int | None) -> None:
-        """Let a guest that is no job of this run work as *worker*, or send it away."""
-        self._require_gate().admit(guest, worker)
-
     # -- what it tells ---------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None) -> list[Event]:
@@ -316,9 +287,7 @@ class Slurm(SelectorEngine):
             self._events = []
             if self._slurm is not None:
                 self._slurm.close(jobs)
-            if self._gate is not None:
-                self._gate.close()
-                self._refused = self._gate.refused_messages
+            self._close_gate()
             self._selector.close()
             if self._waker is not None:
                 self._waker.close()
@@ -326,11 +295,6 @@ class Slurm(SelectorEngine):
         return kept + ends
 
     # -- inside: seats and jobs ------------------------------------------------------------------------------------
-
-    def _require_gate(self) -> Gate:
-        self._require_job()
-        assert self._gate is not None
-        return self._gate
 
     def _balance(self, task: int) -> None:
         """Ask for jobs that are missing, and cancel those that are too many."""
@@ -347,7 +311,7 @@ class Slurm(SelectorEngine):
                 self._seats.asked(task, count)
                 entry = self._job.tasks[task]
                 folder = prepare_folder(self._folder, entry.task_id)
-                gpus = entry.requires.get("gpu", 0)
+                gpus = sum(amount for name, amount in entry.requires.items() if name.lower() == "gpu")
                 words = [
                     f"--job-name=workspan-{entry.task_id}",
                     f"--output={folder / ('slurm-%A_%a.out' if count > 1 else 'slurm-%j.out')}",

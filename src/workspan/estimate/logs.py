@@ -36,9 +36,13 @@ def seconds_text(seconds: float) -> str:
 
     Examples
     --------
-    >>> [seconds_text(s) for s in (0.00012, 0.048, 2.14, 38.2, 381, 7384)]
-    ['0.12 ms', '48 ms', '2.1 s', '38 s', '6 min 21 s', '2 h 3 min']
+    >>> [seconds_text(s) for s in (0, 1.2e-6, 0.00012, 0.048, 2.14, 38.2, 381, 7384)]
+    ['0 s', '0.0012 ms', '0.12 ms', '48 ms', '2.1 s', '38 s', '6 min 21 s', '2 h 3 min']
     """
+    if seconds < 5e-8:  # what no clock here resolves
+        return "0 s"
+    if seconds < 9.95e-5:
+        return f"{seconds * 1e3:.4f} ms"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.{0 if seconds >= 0.00995 else 1 if seconds >= 0.000995 else 2}f} ms"
     if seconds < 9.95:

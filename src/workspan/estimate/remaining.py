@@ -33,11 +33,13 @@ __all__ = ["Left", "Look", "Remaining", "Running"]
 MOST_BINS = 48
 RANGE_FROM = 5  # measured blocks, as for every other interval
 PRIOR_OFF = 0.15  # by how much a run as a whole misses what earlier ones have shown
+PRIOR_FREEDOM = 3.0  # degrees of freedom of that
 PRIOR_COUNTS = 6.0  # most blocks that earlier runs count for
 Z = 1.645
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
 SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
 START_SPREAD = 0.15  # by what part of it the start of workers differs between runs
+EXTRA_OFF = 0.5  # by what part of it the warm-up of first blocks differs between runs
 LONG = 30.0  # seconds of a first block beside which a warm-up is small
 CONFIRMED = 0.3  # of the time of a first block: when the next one has taken so long, it was no mere warm-up
 
@@ -92,6 +94,8 @@ class Look(NamedTuple):
     """The time of these."""
     first_squares: float = 0.0
     """The squares of these times."""
+    first_units: tuple[float, ...] | None = None
+    """The size of these by each measure; ``None``: they are like those to come."""
     longest: float = 0.0
     """The longest of the times of *blocks*; 0: not known."""
     done: tuple[float, ...] | None = None
@@ -245,7 +249,8 @@ class Remaining:
         first_extra = self._extra(look, a_block)
         log_spread = sqrt(log(1.0 + pace.spread**2))
         times = self._stragglers.times if self._stragglers else 0.0
-        expected, residuals, longest = 0.0, [], (0.0, 0.0)
+        residuals: list[float] = []
+        expected, longest = 0.0, (0.0, 0.0)
         for block in look.running:
             usual = _mean(pace, block.units) + (first_extra if block.is_first else 0.0)
             left, overdue = left_of(block.age, usual, log_spread, times)
@@ -305,10 +310,10 @@ class Remaining:
         off: Sequence[float],
         source: str,
     ) -> Left:
-        """Put what may happen otherwise around *value*; *off*: what the block that runs on for the longest may change."""
+        """Put what may happen otherwise around *value*; *off*: what the block that runs on for longest may change."""
         waiting = max(0, look.left - len(look.running))
         mean = work / at_a_time
-        noise = pace.spread * a_block * sqrt(waiting + len(look.running)) / at_a_time
+        noise = pace.spread * a_block * sqrt(pace.clumps * waiting + len(look.running)) / at_a_time
         end = a_block * (0.25 * min(1.0, waiting / at_a_time) + 0.5 * pace.spread)
         drift = DRIFTS * mean * min(1.0, sqrt(waiting / max(pace.counted, 1.0)))
         start = START_SPREAD * look.starting
@@ -335,7 +340,7 @@ class Remaining:
         if self._history is None:
             return 0.0
         spread = USUAL_SPREAD if self._history_spread is None else self._history_spread
-        return min(PRIOR_COUNTS, max(1.0, (spread / PRIOR_OFF) ** 2))
+        return min(PRIOR_COUNTS, (spread / PRIOR_OFF) ** 2)
 
     def _pace(self, look: Look) -> Pace | None:
         bins = self._bins
@@ -349,16 +354,31 @@ class Remaining:
             begin.units = [sum(b.units[0] for b in bins) * look.firsts / blocks]
             bins = [begin, *bins]
         waiting = max(1.0, look.left - len(look.running))
-        return weigh(bins, waiting, self._history, self._prior_counts(), self._usual_spread(look))
+        return weigh(bins, waiting, self._history, self._prior_counts() * self._trust(bins), self._usual_spread(look))
+
+    def _trust(self, bins: list[Bin]) -> float:
+        """Return how much earlier runs count beside blocks that are done, 0 to 1: less the more these differ from them.
+
+        By how much runs differ is taken to have a t distribution: where one is far off it is no longer asked.
+        """
+        if self._history is None:
+            return 0.0
+        blocks, seconds = sum(b.blocks for b in bins), sum(b.seconds for b in bins)
+        units = sum(b.units[self._history] for b in bins)
+        if not (seconds > 0.0 and units > 0.0):
+            return 1.0
+        spread = USUAL_SPREAD if self._history_spread is None else self._history_spread
+        off = log(seconds / units) / hypot(PRIOR_OFF, spread / sqrt(blocks))
+        return min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off))
 
     def _first_pace(self, look: Look) -> Pace | None:
         """No block is done but first ones, or none at all."""
         counts = self._prior_counts()
         if self._history is not None:
             spread = self._history_spread or USUAL_SPREAD
-            rates = [1.0] * self._measures
+            rate, doubt = self._first_rate(look, spread)
             shares = [1.0 if n == self._history else 0.0 for n in range(self._measures)]
-            return Pace(rates, shares, spread, PRIOR_OFF, counts)
+            return Pace([rate] * self._measures, shares, spread, doubt, counts)
         if not look.firsts:
             return None
         mean = look.first_seconds / look.firsts
@@ -368,6 +388,27 @@ class Remaining:
         rest = look.rest or (float(waiting),) * self._measures
         rates = [mean * waiting / unit if waiting and unit > 0.0 else mean for unit in rest]
         return Pace(rates, [1.0] + [0.0] * (self._measures - 1), self._usual_spread(look), 1.0, min(1.0, look.firsts))
+
+    def _first_rate(self, look: Look, spread: float) -> tuple[float, float]:
+        """Return how many times as long as in earlier runs blocks take, by the first ones of workers, and its error.
+
+        How much longer these take is known from earlier runs, though not well: the more that is the less they say.
+        """
+        waiting = look.left - len(look.running)
+        units = look.first_units
+        if units is None and look.rest is not None and waiting > 0:
+            units = tuple(unit / waiting * look.firsts for unit in look.rest)
+        if not look.firsts or self._history is None or units is None or not units[self._history] > 0.0:
+            return 1.0, PRIOR_OFF
+        extra = self._first_extra * look.firsts
+        whole = units[self._history] + extra
+        ratio = look.first_seconds / whole
+        error = hypot(spread / sqrt(look.firsts), EXTRA_OFF * extra / whole)
+        share = PRIOR_OFF**2 / (PRIOR_OFF**2 + error**2)
+        off = log(max(ratio, 1e-9)) / hypot(PRIOR_OFF, error)
+        # Far shorter ones can only be a faster machine; far longer ones may be a warm-up that was not there before.
+        believed = share * (min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off)) if off > 0.0 else 1.0)
+        return 1.0 + believed * (ratio - 1.0), PRIOR_OFF * sqrt(1.0 - believed)
 
     def _usual_spread(self, look: Look) -> float:
         """Return the relative deviation of blocks that have not shown any: of earlier runs, or of first blocks."""

@@ -179,7 +179,7 @@ class Step:
         self.enable_logging: bool | None = None
         self.logged = False
         self.declaration: Declaration | None = None
-        """The one that was followed last."""
+        """The one that was followed last, of a decorator."""
         self.n_ref_changed = False
         self.section = section(key.substep_label)
         self.generation = -1
@@ -200,7 +200,8 @@ class Step:
     def follow(self, declaration: Declaration) -> None:
         """Take in whether activations are logged, by the declaration or by the settings."""
         self.generation = config.generation
-        self.declaration = declaration
+        # That of a with block is not kept: its N_ref may hold the data of the moment.
+        self.declaration = None if declaration.is_section else declaration
         self.enable_logging = wish = declaration.enable_logging
         self.logged = _is_root(self.key) if wish is None else wish
 

@@ -24,6 +24,10 @@ def nothing_at(path: Path, what: str) -> str:
         return f"{str(path)!r} is a file that holds no {what}: {EXPECTED}"
     stores = [folder for folder in task_folders(path) if not (folder / RUNS).is_file()]
     if stores:
+        from workspan.store.lock import holder_of
+
+        if (holder := holder_of(stores[0])) is not None:
+            return f"{str(path)!r} holds no {what} yet: a run goes on there ({holder}), and no block of it is done"
         return (
             f"{str(path)!r} holds no {what}: the tracking store {str(stores[0])!r} is there, but no run has "
             "written its end; run it again to finish it"

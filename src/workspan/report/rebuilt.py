@@ -47,9 +47,10 @@ def rebuild(store: StoreReader, *, after: float = 0.0) -> TaskReport | None:
     layout = stored_layout(store, read_write_conflict=False)
     if layout is None or not {"sent_at", "returned_at", "worker_id", "wall_seconds"} <= set(store.arrays):
         return None
-    done, parts = 0, []
+    done, failures, parts = 0, 0, []
     for table in store.tables():
         done += int(table.done.sum())
+        failures += int(table.failures.sum()) if not after else 0  # of earlier runs they would be in it
         here = table.executed & table.done & (table.values["sent_at"] > after + _AFTER_SECONDS)
         if here.any():
             parts.append(_columns(table, here))
@@ -80,7 +81,7 @@ def rebuild(store: StoreReader, *, after: float = 0.0) -> TaskReport | None:
             skipped=done - len(sent),
             failed=0,
             orphaned=0,
-            failures=0,
+            failures=failures,
             round_trip=_stat(trip) if workers.count else Stat(),
             wall=_stat(wall),
             cpu=_measured(columns, "cpu_seconds"),

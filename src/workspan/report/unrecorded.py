@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from workspan.grid.layout import Layout
-    from workspan.report.task import TaskReport
+    from workspan.report.task import RunReport, TaskReport
     from workspan.store.reader import StoreReader
 
-__all__ = ["RUN_ID", "stored_layout", "unrecorded"]
+__all__ = ["RUN_ID", "is_unrecorded", "stored_layout", "unrecorded"]
 
 RUN_ID = "unrecorded"
 """Begin of the id of a run that wrote none."""
+
+
+def is_unrecorded(report: TaskReport | RunReport) -> bool:
+    """Whether a report was put together from a store."""
+    return report.run_id.startswith(RUN_ID)
 
 
 def stored_layout(reader: StoreReader, *, read_write_conflict: bool) -> Layout | None:

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 MOST_ASKED = 2000
 """Blocks up to which a task's ``n_ref`` is asked for the size of each."""
 
+PLACES_FROM = 0.5
+"""Part of how far stretches of a task differ that neighbours must have in common, for it to be used."""
+
 STRAGGLERS_FROM = 20
 """Blocks of about one size from which on it can be told which ones are not like the others."""
 
@@ -45,7 +48,16 @@ class Earlier(NamedTuple):
     startup: float = 0.0
     """What a worker took to start; 0: there were none, or it is not known."""
     stragglers: Stragglers | None = None
-    """Blocks that took far longer than all others; they are left out of the other figures. ``None``: there were none."""
+    """Blocks that took far longer than all others, and are not in the other figures; ``None``: there were none."""
+    places: tuple[float, ...] = ()
+    """How many times as long as all blocks those took in each of so many stretches of the task; empty: all alike."""
+
+    def without_places(self) -> Earlier:
+        """Return the same for blocks of which it is not known where they are."""
+        if not self.places:
+            return self
+        apart = sum((factor - 1.0) ** 2 for factor in self.places) / len(self.places)
+        return self._replace(places=(), spread=sqrt(self.spread**2 + apart))
 
     def seconds(self, size: float) -> float:
         """Return what a block of *size* took, or would have: between two sizes, and in proportion beyond them."""
@@ -73,7 +85,7 @@ def earlier(task: Task) -> Earlier | None:
 
 
 def _read(task: Task, path: object) -> Earlier | None:
-    from workspan.report.history import RunSummary
+    from workspan.report.history import LayoutFields, RunSummary
     from workspan.store.runs import last_run
 
     line = last_run(path)  # type: ignore[arg-type]
@@ -82,24 +94,42 @@ def _read(task: Task, path: object) -> Earlier | None:
     summary = RunSummary.from_json(line)
     if (summary.function, summary.n_ref) != tuple(task.history_marks()):
         return None
-    found = said(summary.later, summary.first)
+    is_same = summary.layout == LayoutFields.of(task.layout) and not summary.skipped
+    found = said(summary.later, summary.first, summary.places if is_same else ())
     startup = summary.startup
     return found if found is None or not startup.n else found._replace(startup=startup.mean)
 
 
-def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes]) -> Earlier | None:
-    """Return what a run says whose blocks took so long: the *first* of each worker, and those *later*."""
+def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes], places: Sequence[float] = ()) -> Earlier | None:
+    """Return what a run says whose blocks took so long: the *first* of each worker, those *later*, and by *places*."""
     entries = [e for e in later or first if e.size > 0 and e.seconds.n and e.seconds.mean > 0]
     if not entries:
         return None
     parts = [_without_stragglers(e) for e in sorted(entries, key=lambda e: e.size)]
     blocks = sum(part.blocks for part in parts)
     spread = sqrt(sum(part.blocks * (part.std / part.mean) ** 2 for part in parts) / blocks)
-    found = Earlier(_pooled(parts, spread), spread, 0.0, 0.0, _stragglers(parts))
+    factors, spread = _factors(places, parts, spread)
+    found = Earlier(_pooled(parts, spread), spread, 0.0, 0.0, _stragglers(parts), factors)
     firsts = [e for e in first if e.seconds.n and e.size > 0] if later else []
     extra = sum(e.seconds.total - e.seconds.n * found.seconds(e.size) for e in firsts)
     count = sum(e.seconds.n for e in firsts)
     return found._replace(first_extra=max(0.0, extra / count) if count else 0.0)
+
+
+def _factors(places: Sequence[float], parts: Sequence[_Part], spread: float) -> tuple[tuple[float, ...], float]:
+    """Return how much longer blocks take along the task, and their spread beside that; none if it may be chance.
+
+    Neighbours differ by chance, and by little else: what stretches differ beyond that is kept (von Neumann).
+    """
+    if len(places) < 2 or not sum(places) > 0 or len(parts) != 1:
+        return (), spread
+    mean = sum(places) / len(places)
+    off = [place / mean - 1.0 for place in places]
+    between = sum(each * each for each in off) / len(off)
+    common = between - sum((a - b) ** 2 for a, b in pairwise(off)) / (2.0 * (len(off) - 1))
+    if common <= max(PLACES_FROM * between, ALIKE**2):
+        return (), spread
+    return tuple(1.0 + common / between * each for each in off), sqrt(max(spread**2 - common, ALIKE**2))
 
 
 class _Part(NamedTuple):
@@ -160,7 +190,8 @@ def _pooled(parts: Sequence[_Part], spread: float) -> tuple[tuple[float, float],
     middle = sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights)
     kept = [between / (between + error) for error in errors]
     return tuple(
-        (part.size, part.size * exp(middle + keep * (x - middle))) for part, keep, x in zip(parts, kept, logs, strict=True)
+        (part.size, part.size * exp(middle + keep * (x - middle)))
+        for part, keep, x in zip(parts, kept, logs, strict=True)
     )
 
 
@@ -216,6 +247,19 @@ class LayoutCosts(BlockCosts):
         return self._costs[tuple([index // stride % count == count - 1 for stride, count, _ in self._axes])]
 
 
+class PlacedCosts(BlockCosts):
+    """Costs of blocks of one size by where in the task they are."""
+
+    def __init__(self, mean: float, factors: Sequence[float], blocks: int) -> None:
+        super().__init__(mean)
+        self._costs = [mean * factor for factor in factors]
+        self._blocks = blocks
+
+    def cost(self, index: int) -> float:
+        """Return what a block costs."""
+        return self._costs[index * len(self._costs) // self._blocks]
+
+
 class KnownCosts(BlockCosts):
     """Costs of blocks that are given one by one, in the order in which blocks are handed out."""
 
@@ -263,8 +307,14 @@ def costs_of(task: Task, layout: Layout, known: Earlier | None) -> BlockCosts | 
         middle = sum(good) / len(good)
         if min(good) < max(good):
             return KnownCosts([cost(size if isfinite(size) else middle) for size in sizes])
-        return None if known is None else BlockCosts(cost(middle))
+        return None if known is None else _alike(layout, known, cost(middle))
     clipped = any((e - b) % w for b, e, w in zip(*layout.covered, layout.write_shape, strict=True))
     if layout.fit == "shrink" and clipped:
         return LayoutCosts(layout, cost)
-    return None if known is None else BlockCosts(cost(float(write_elements(layout, 0))))
+    if known is None:
+        return None
+    return _alike(layout, known, cost(float(write_elements(layout, 0))))
+
+
+def _alike(layout: Layout, known: Earlier, mean: float) -> BlockCosts:
+    return PlacedCosts(mean, known.places, layout.num_blocks) if known.places else BlockCosts(mean)

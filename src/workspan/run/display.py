@@ -88,6 +88,17 @@ class Display:
         for state, left in zip(session.states.values(), lefts, strict=True):
             state.left = left
 
+    def tell_stopping(self) -> None:
+        """Say why the run does not end at once when it is told to."""
+        from workspan.run.session import GRACE_SECONDS
+        from workspan.views.format import count
+        from workspan.views.terminal import emit
+
+        in_flight = sum(state.processing_count for state in self._session.states.values())
+        if (self._told or self._summary) and in_flight:
+            blocks = f"{count(in_flight, 'block')} in flight {'has' if in_flight == 1 else 'have'}"
+            emit(f"stopping: {blocks} {GRACE_SECONDS:g} s to end; Ctrl-C ends at once", sys.stderr)
+
     def finish(self) -> None:
         """End the progress display."""
         self._guard.finish(self._session.states)

@@ -141,7 +141,7 @@ def learn(
     notes: list[str] = []
     summaries, damaged = read_summaries(task_id)
     if damaged:
-        notes.append(f"{damaged} damaged lines of the history of {task_id!r} were passed over")
+        notes.append(f"{damaged} damaged line{'s' * (damaged != 1)} of the history of {task_id!r} passed over")
     summaries = _of_function(summaries, function, notes, task_id)
     same = [summary for summary in summaries if summary.n_ref == n_ref_mark]
     if len(same) < len(summaries):

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from workspan.engines.base import Job, WorkerTask
-from workspan.errors import AbandonedError
+from workspan.errors import AbandonedError, EngineError
 from workspan.report.aggregate import TaskAggregate
 from workspan.run.checks import CheckThread, hang_in_checks
 from workspan.run.functions import takes_context
@@ -244,8 +244,20 @@ class Session:
         )
         self.dispatcher = dispatcher
         late: list[BaseException] = []
-        with Interrupts(engine.wake) as interrupts:
-            engine.open(self.job())
+
+        def notice() -> None:
+            if not self.started and (give_up := getattr(engine, "give_up", None)) is not None:
+                give_up()
+            engine.wake()
+
+        with Interrupts(notice) as interrupts:
+            try:
+                engine.open(self.job())
+            except EngineError:
+                self._note_signal(interrupts)
+                if self.signal is None:
+                    raise
+                return  # it has given up
             self.started = True
             try:
                 if any(task.check_function is not None for task in self.tasks):

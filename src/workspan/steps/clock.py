@@ -269,7 +269,6 @@ class TransformClock:
         found = _overheads.get(key)
         if found is None:
             monotonic = implementation.CLOCKS["monotonic"]
-            # Not the least difference: whoever is interrupted in the second loop would cost less than nothing.
             timed, bare = [], []
             for _ in range(3):
                 windows = Windows([implementation.Cell()], implementation.CLOCKS[name], cpu=cpu)
@@ -280,8 +279,9 @@ class TransformClock:
                 middle = monotonic()
                 for _ in repeat(None, _PULLS):
                     pass
-                timed.append(middle - begin)
                 bare.append(monotonic() - middle)
+                timed.append(middle - begin)
+            # Each by itself: a disturbance of the bare loop is no time that the timer saves.
             found = _overheads[key] = max(0.0, (min(timed) - min(bare)) / _PULLS)
         return found
 

@@ -73,10 +73,7 @@ def _task(task: TaskForecast, whole: Forecast | None, columns: int | None) -> li
         return _below(name, [f"{task.total:,} of {count(task.total, 'block')} done before, nothing to do"], columns)
     workers = count(task.workers, "worker")
     if task.source == "default":
-        assumed = ""
-        if task.default_seconds is not None:
-            assumed = f"; {long_duration(task.default_seconds)} of work by the default for their size"
-        return _below(name, [f"{blocks} on {workers}: not known ({task.basis}{assumed})"], columns)
+        return _below(name, [f"{blocks} on {workers}: not known ({task.basis})"], columns)
     if whole is not None:
         lines = [f"{blocks} on {workers}: {_wall(whole)}"]
     else:

@@ -193,6 +193,20 @@ def many_lines(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0] if match[0] in "\n\t" else _escape(match), text)
 
 
+def raised_line(error: str) -> str:
+    r"""Return the line of a traceback that says what was raised; of other text the last line.
+
+    Examples
+    --------
+    >>> raised_line('Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nValueError: one\ntwo')
+    'ValueError: one'
+    """
+    lines = error.strip("\n").rstrip().split("\n")
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    below = lines[frames[-1] + 1 :] if frames else []
+    return next((line for line in below if line and not line.startswith(" ")), lines[-1])
+
+
 def shorten(text: str, width: int) -> str:
     """Return *text* in at most *width* characters: begin and end of it, as names tend to differ at either.
 

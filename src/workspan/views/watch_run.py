@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from workspan.schedule.state import TaskState
-from workspan.views.format import clock, count, fit, many_lines, one_line, shorten
+from workspan.views.format import clock, count, fit, many_lines, one_line, raised_line, shorten
 from workspan.views.status import TaskStatus
 from workspan.views.watch_parts import Line, bar, bar_width, number, rough, text_of, whole
 
@@ -391,5 +391,7 @@ def _failure_lines(run: RunState, now: float, detail: Detail) -> Iterator[Line]:
 
 def error_tail(error: str, most: int) -> Iterable[str]:
     """Return the last lines of what was raised: the end of a traceback says most. Underlining is left out."""
+    if most == 1:
+        return [raised_line(error)]
     lines = [line for line in error.rstrip().split("\n") if line.strip(" ^~")]
     return lines[-most:] if most else []
