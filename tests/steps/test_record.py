@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from helpers.step_kit import step, steps, working
-from workspan import Phase, TransformClock
+from workspan import Phase
 from workspan.errors import UsageTypeError
-from workspan.measure import _timers_py as timers
-from workspan.steps import clock as timing
 from workspan.steps import fold
 
 
@@ -188,18 +186,6 @@ class TestMore:
         assert times.overhead_s > 0
         assert times.overhead_s <= 200 * max(each, watch.overhead_ns(watch._timers, watch._now()[1])) / 1e9 * 1.0001
         assert times.total_ns == 198  # it is not taken out of the figures
-
-    def test_an_interruption_does_not_make_the_timers_free(self, monkeypatch):
-        """Other programs that take the processor while the cost is found change it in neither direction (M97)."""
-        readings = iter([0, 300, 400, 1000, 1320, 6000, 7000, 9000, 9110])  # begin, middle, end, three times
-        implementation = SimpleNamespace(
-            __name__="made up",
-            Cell=timers.Cell,
-            Timer=timers.Timer,
-            CLOCKS={"monotonic": lambda: next(readings), "x": int},
-        )
-        monkeypatch.setattr(timing, "_PULLS", 10)
-        assert TransformClock.overhead_ns(implementation, "x") == (300 - 100) / 10
 
     def test_cpu_time_makes_timers_dearer(self, transform_clock):
         """The overhead is found for the way in which the chain is timed (M97)."""
