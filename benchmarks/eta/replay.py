@@ -18,7 +18,7 @@ EVERY = 0.5
 """Seconds between two pictures, as of our displays."""
 MOST = 1000
 """Pictures of one run."""
-BEGIN, ASKED = 25, 40
+BEGIN, ASKED = 15, 25
 """Pictures on which the best possible estimate is asked for: so many at the begin, and so many over the whole run."""
 
 
