@@ -74,7 +74,7 @@ def _task(task: TaskForecast, whole: Forecast | None, columns: int | None) -> li
     workers = count(task.workers, "worker")
     if task.source == "default":
         assumed = ""
-        if task.default_seconds is not None:
+        if task.default_seconds:
             assumed = f"; {long_duration(task.default_seconds)} of work by the default for their size"
         return _below(name, [f"{blocks} on {workers}: not known ({task.basis}{assumed})"], columns)
     if whole is not None:
