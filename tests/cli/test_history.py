@@ -52,7 +52,7 @@ def test_long_names_fit_the_terminal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table is no wider than the terminal; an error that rounds to nothing has no sign (E71)."""
-    monkeypatch.setattr("workspan.cli.history.columns_of", lambda stream: 52)
+    monkeypatch.setattr("workspan.views.terminal.columns_of", lambda stream: 52)
     assert history("list", "--directory", folder) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 52
