@@ -53,10 +53,10 @@ def test_long_names_fit_the_terminal(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table is no wider than the terminal; an error that rounds to nothing has no sign (E71)."""
-    monkeypatch.setattr("workspan.cli.history.columns_of", lambda stream: 52)
+    monkeypatch.setattr("workspan.views.terminal.columns_of", lambda stream: 54)
     assert history("list", "--directory", folder) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 52
+    assert max(map(len, lines)) <= 54
     assert lines[2].split()[0].startswith("app.R")
     assert "…" in lines[2].split()[0]
     assert [_percent(part) for part in (0.004, -0.004, 0.1, 12.0, None)] == ["0 %", "0 %", "+10 %", "x 13", "-"]

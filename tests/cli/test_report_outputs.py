@@ -84,7 +84,8 @@ class TestRows:
         run(line(2, work, "one", tracking_path=tmp_path / "one"))
         os.remove(tmp_path / "one" / "zarr.json")
         assert main(["report", str(tmp_path / "one"), "--parquet", str(tmp_path / "x.parquet")]) == 2
-        assert "no tracking store" in capsys.readouterr().err
+        told = f"there is no tracking store at {tmp_path / 'one'}: its zarr.json is missing"
+        assert told in capsys.readouterr().err
         assert not (tmp_path / "x.parquet").exists()
 
 

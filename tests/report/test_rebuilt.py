@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from socket import gethostname
@@ -9,6 +10,7 @@ from socket import gethostname
 import pytest
 
 import workspan as ws
+from helpers.recorded import record
 from helpers.runs import line, run
 from workspan.cli import main
 from workspan.report.task import TaskReport
@@ -81,6 +83,27 @@ class TestCommands:
         out = capsys.readouterr().out
         assert "It left no report, as a run that is killed does." in out
         assert "smooth   12 blocks" in out
+
+    def test_runs_that_were_killed_on_different_days(
+        self, recorded: TaskReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Tasks of one folder are not made one run because none of them left a report (issue 10)."""
+        record(tmp_path / "run" / "old", [0.1, 0.2], task_id="old", started_at=1e9)
+        (tmp_path / "run" / "old" / "runs.jsonl").unlink()
+        assert main(["report", str(tmp_path / "run")]) == 0
+        out = capsys.readouterr().out
+        assert "smooth   12 blocks" in out
+        assert "Not part of that run: old" in out
+
+    def test_tasks_that_were_killed_together(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The tasks of a pipeline that was killed are one run, from the first begin to the last end (issue 10)."""
+        for number, name in enumerate(("a", "b")):
+            record(tmp_path / name, [1.0, 1.0], task_id=name, started_at=1e9 + 10 * number, workers=1)
+            (tmp_path / name / "runs.jsonl").unlink()
+        assert main(["report", str(tmp_path), "--json", "-"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert list(told["tasks"]) == ["a", "b"]
+        assert 10 < told["wall_seconds"] < 20
 
     def test_a_run_that_has_done_nothing_yet(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Before the first block is done, it is said that a run goes on, and not that it needs another (issue 10)."""

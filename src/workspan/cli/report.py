@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 
+_PAUSE_SECONDS = 60.0
+"""Tasks of a run that left no report may have been so long apart."""
+
 _UNRECORDED = {
     "running": "It goes on. This is what its tracking store holds by now.",
     "interrupted": "It left no report, as a run that is killed does. This is what its tracking store holds.",
@@ -163,13 +166,20 @@ def find_run(where: str) -> Found:
         found, idle = _last_reports(Path(path))
         others = [report.task_id for _, report in found]
     newest = max((report for _, report in found), key=lambda report: report.started_at)
-    here = sorted((pair for pair in found if pair[1].run_id == newest.run_id), key=lambda pair: _order(pair[1]))
+    same = [pair for pair in found if pair[1].run_id == newest.run_id]
+    started, ended, wall = newest.started_at, newest.ended_at, newest.wall_seconds
+    if is_unrecorded(newest):  # its tasks know of themselves alone
+        same = _together(same)
+        started = min(report.started_at for _, report in same)
+        ended = max(report.ended_at for _, report in same)
+        wall = ended - started
+    here = sorted(same, key=lambda pair: _order(pair[1]))
     tasks = {report.task_id: _at(report, file) for file, report in here}
     whole = RunReport(
         run_id=newest.run_id,
-        started_at=newest.started_at,
-        ended_at=newest.ended_at,
-        wall_seconds=newest.wall_seconds,
+        started_at=started,
+        ended_at=ended,
+        wall_seconds=wall,
         outcome=_worst(list(tasks.values())),
         tasks=tasks,
         # Beside the work of some of its tasks the span of the whole run would mislead.
@@ -177,6 +187,17 @@ def find_run(where: str) -> Found:
     )
     other = tuple(dict.fromkeys(task_id for task_id in others if task_id not in tasks))
     return Found(whole, {report.task_id: file for file, report in here}, idle, other)
+
+
+def _together(found: list[tuple[Path, TaskReport]]) -> list[tuple[Path, TaskReport]]:
+    """Return the tasks that belong to the newest of some runs that left no report: those without a long pause."""
+    newest, *others = sorted(found, key=lambda pair: pair[1].started_at, reverse=True)
+    out = [newest]
+    for pair in others:
+        if pair[1].ended_at + _PAUSE_SECONDS < min(report.started_at for _, report in out):
+            break
+        out.append(pair)
+    return out
 
 
 def _at(report: TaskReport, file: Path) -> TaskReport:

@@ -102,7 +102,8 @@ class StoreReader:
         except OSError as error:
             raise disk_error(error, self.path, "reading the tracking store") from error
         if node is None:
-            raise NoStoreError(f"there is no tracking store at {self.path}: nothing has been tracked there")
+            why = f"its {NODE_FILE} is missing" if (self.path / "done").exists() else "nothing has been tracked there"
+            raise NoStoreError(f"there is no tracking store at {self.path}: {why}")
         attributes = node.get("attributes", {})
         if node.get("node_type") != "group" or not isinstance(attributes, dict):
             raise damaged(self.path, NODE_FILE, "it is not a Zarr v3 group")

@@ -53,7 +53,7 @@ class WatchApp(App[None]):
     OptionList { height: 1fr; border: none; padding: 0; text-wrap: nowrap; text-overflow: ellipsis; }
     OptionList > .option-list--option-disabled { color: $foreground; }
     #detail { height: 40%; border-top: solid $primary; padding: 0 1; }
-    #news { height: auto; max-height: 3; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
+    #news { height: auto; max-height: 6; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("q", "quit", "End"),
