@@ -25,6 +25,9 @@ LIBRARIES = ("workspan", "daisy", "ray", "numpy", "zarr", "msgspec")
 os.environ.setdefault("WORKSPAN_TIMING_DIRECTORY", os.path.join(tempfile.gettempdir(), "workspan-bench-timing"))
 LOAD_BEFORE = os.getloadavg()[0]  # of others, since it is taken before the first round
 
+MORE = (("again", "again, other numbers"), ("best", "best possible"))
+"""Columns that a table has where they are known."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -37,6 +40,10 @@ class Row:
     ours_median: float
     peer_median: float
     target: float
+    best: float | None = None
+    """The least ratio that anything can reach; ``None``: not known."""
+    again: float | None = None
+    """The ratio on other random numbers than those that it was developed with; ``None``: there are no others."""
 
     @property
     def ratio(self) -> float:
@@ -134,9 +141,13 @@ def table(folder: Path) -> str:
             f"| what | unit | ours | {record['peer']} | ratio | target | met? |",
             "| --- | --- | ---: | ---: | ---: | ---: | --- |",
         ]
+        more = [(key, title) for key, title in MORE if any(row.get(key) is not None for row in record["rows"])]
+        parts[-2] += "".join(f" {title} |" for _, title in more)
+        parts[-1] += " ---: |" * len(more)
         parts += [
             f"| {row['what']} | {row['unit']} | {row['ours']:.1f} | {row['peer']:.1f} | {row['ratio']:.2f} "
             f"| <= {row['target']:.3g} | {'yes' if row['met'] else '**no**'} |"
+            + "".join(f" {'' if row.get(key) is None else format(row[key], '.2f')} |" for key, _ in more)
             for row in record["rows"]
         ]
     return "\n".join(parts) + "\n"

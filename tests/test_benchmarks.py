@@ -134,11 +134,15 @@ def test_the_forecast_benchmark_runs_small(tmp_path: Path) -> None:
 
 
 def test_the_eta_benchmark_runs_small(tmp_path: Path) -> None:
-    """A run is replayed through ours and both peers, without and with history; the range is held to 90 %."""
+    """A run is replayed through ours, both peers and the best possible, without and with history, and another run."""
     pytest.importorskip("tqdm")
     command = [sys.executable, FOLDER / "bench_eta.py", "--seeds", "1", "--only", "long blocks", "--out", tmp_path]
     subprocess.run(command, check=True, cwd=tmp_path, timeout=50)
     rows = json.loads((tmp_path / "eta.json").read_text())["rows"]
-    assert [row["unit"] for row in rows] == ["s", "%", "%"] * 2
+    assert [row["unit"] for row in rows] == ["s", "%", "%", "%", "%"] * 2
+    for row in rows:
+        if row["unit"] == "s":
+            assert 0 < row["best"] < 1
+            assert 0 < row["again"] < 1
     assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows if row["unit"] == "s")
     assert [row["met"] for row in rows if row["unit"] == "s"] == [True, True]

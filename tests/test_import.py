@@ -96,6 +96,20 @@ def test_every_public_name_resolves() -> None:
     assert workspan.__all__ == sorted(workspan.__all__)
 
 
+@pytest.mark.parametrize("package", ["workspan", "workspan.engines", "workspan.estimate", "workspan.live"])
+def test_importing_a_module_hides_no_public_name(package: str) -> None:
+    """Each name is the same whether or not all modules beside it were imported before, some of which share its name."""
+    code = f"""
+import importlib, json, pkgutil, {package} as package
+if LOAD:
+    for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if "__main__" not in found.name:
+            importlib.import_module(found.name)
+print(json.dumps([[name, type(getattr(package, name)).__name__] for name in package.__all__]))
+"""
+    assert fresh(f"LOAD = True{code}") == fresh(f"LOAD = False{code}")
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """A name that is not there is refused with the name in the message, not by a failing import."""
     with pytest.raises(AttributeError, match="no_such_thing"):

@@ -8,6 +8,7 @@ from unittest import mock
 
 import rich.progress
 import tqdm.std
+from oracle import Oracle
 from rich.console import Console
 from runs import Looker, Recorded
 
@@ -17,6 +18,8 @@ EVERY = 0.5
 """Seconds between two pictures, as of our displays."""
 MOST = 1000
 """Pictures of one run."""
+BEGIN, ASKED = 25, 40
+"""Pictures on which the best possible estimate is asked for: so many at the begin, and so many over the whole run."""
 
 
 class Clock:
@@ -76,9 +79,18 @@ class Score:
     ranges: int = 0
     silent: list[float] = field(default_factory=list)
     wide: list[float] = field(default_factory=list)
+    best: dict[str, list[float]] = field(default_factory=dict)
+    """The least error that is possible."""
+    best_peers: dict[str, list[float]] = field(default_factory=dict)
+    """The peer's error on the same pictures."""
 
     def add(self, other: Score) -> None:
-        for mine, its in ((self.ours, other.ours), (self.peers, other.peers)):
+        for mine, its in (
+            (self.ours, other.ours),
+            (self.peers, other.peers),
+            (self.best, other.best),
+            (self.best_peers, other.best_peers),
+        ):
             for name, values in its.items():
                 mine.setdefault(name, []).extend(values)
         self.held, self.ranges = self.held + other.held, self.ranges + other.ranges
@@ -86,18 +98,31 @@ class Score:
         self.wide += other.wide
 
 
-def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: bool = False, trace=None) -> Score:
+def replay(
+    run: Recorded,
+    *,
+    predict=None,
+    spread=None,
+    first_extra=0.0,
+    stragglers=None,
+    places=(),
+    drift: float | None = None,
+    told: bool = False,
+    trace=None,
+) -> Score:
     """Show one run on all displays, and compare at each picture on which a peer says something.
 
+    *predict* and what comes behind it is known from earlier runs; *drift* is by how much these were slower.
     Where ours is silent and the peer is not, ours counts as having said 0.
     """
     clock = Clock()
-    looker = Looker(run, predict)
+    looker = Looker(run, predict, places)
     ours = Remaining(
         len(looker.measures),
         history=None if predict is None else 0,
         history_spread=spread,
         first_extra=first_extra,
+        stragglers=stragglers,
     )
     peers = {"tqdm": Tqdm(run, clock, told), "rich": Rich(run, clock, told)}
     if run.skipped and not told:
@@ -106,6 +131,9 @@ def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: b
     errors: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
     score = Score()
     step = max(EVERY, run.ended / MOST)
+    oracle = None if run.law is None else Oracle(run, looker, run.law, told=drift)
+    asked = max(1, round(run.ended / step / ASKED))
+    best: dict[str, list[tuple[int, float, float]]] = {name: [] for name in peers}
     number, silent, pictures = 0, 0, 0
     ends = [block[3] for block in run.blocks]
     picture = 0.0
@@ -124,6 +152,12 @@ def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: b
         for name, value in said.items():
             if value is not None:
                 errors[name].append((abs((left.value if left else 0.0) - truth), abs(value - truth)))
+        stands_for = 1 if pictures <= BEGIN else asked if pictures % asked == 0 else 0
+        if oracle is not None and stands_for and any(value is not None for value in said.values()):
+            least = oracle.error(picture, truth)
+            for name, value in said.items():
+                if value is not None:
+                    best[name].append((stands_for, least, abs(value - truth)))
         if left is not None and left.low is not None and left.high is not None:
             score.ranges += 1
             score.held += left.low <= truth <= left.high
@@ -136,5 +170,9 @@ def replay(run: Recorded, *, predict=None, spread=None, first_extra=0.0, told: b
         if errors[name]:
             score.ours[name] = [sum(a for a, _ in errors[name]) / len(errors[name])]
             score.peers[name] = [sum(b for _, b in errors[name]) / len(errors[name])]
+        if best[name]:
+            count = sum(stands_for for stands_for, _, _ in best[name])
+            score.best[name] = [sum(n * a for n, a, _ in best[name]) / count]
+            score.best_peers[name] = [sum(n * b for n, _, b in best[name]) / count]
     score.silent.append(silent / max(pictures, 1))
     return score

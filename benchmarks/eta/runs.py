@@ -6,18 +6,22 @@ import heapq
 import json
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workspan.estimate.remaining import Look, Running
 from workspan.grid import Layout
+from workspan.run.costs import PlacedCosts
 from workspan.schedule.dispatch import Dispatcher
 from workspan.schedule.events import Ended, Ready, Returned, Send, StartWorker, StopWorker
 from workspan.schedule.ledger import Ledger
 from workspan.schedule.spec import PipelineSpec, TaskSpec
+
+if TYPE_CHECKING:
+    from oracle import Law
 
 
 @dataclass
@@ -35,10 +39,13 @@ class Recorded:
     """Blocks of each level."""
     sizes: list[float] = field(default_factory=list)
     """Size of each block; empty: they are alike, or nobody knows."""
+    law: Law | None = None
+    """How the times came about."""
 
     def save(self, path: Path) -> None:
         """Write it down, in milliseconds."""
         values = asdict(self)
+        del values["law"]
         values["blocks"] = [(i, w, round(b, 4), round(e, 4)) for i, w, b, e in self.blocks]
         values["workers"] = [tuple(round(t, 4) for t in times) for times in self.workers]
         path.write_text(json.dumps(values, separators=(",", ":")) + "\n")
@@ -52,10 +59,12 @@ class Recorded:
 class Looker:
     """Looks at a recorded run as a display does at a running one.
 
-    *predict* says what a block of a size takes, from earlier runs.
+    *predict* says what a block of a size takes, from earlier runs; *places*, how much longer it takes along the task.
     """
 
-    def __init__(self, run: Recorded, predict: Callable[[float], float] | None = None) -> None:
+    def __init__(
+        self, run: Recorded, predict: Callable[[float], float] | None = None, places: Sequence[float] = ()
+    ) -> None:
         self.run = run
         self._ends = [end for _, _, _, end in run.blocks]
         times = [end - begin for _, _, begin, end in run.blocks]
@@ -64,7 +73,9 @@ class Looker:
         self._squares = [0.0, *accumulate(t * t for t in times)]
         seen: set[int] = set()
         self._first = []
-        for index, worker, begin, end in sorted(run.blocks, key=lambda b: b[2]):
+        self._by_begin = sorted(run.blocks, key=lambda b: b[2])
+        self._begun, self._running = 0, []
+        for index, worker, begin, end in self._by_begin:
             if worker not in seen:
                 seen.add(worker)
                 self._first.append((end, end - begin, index))
@@ -72,7 +83,10 @@ class Looker:
         self._firsts = {index for _, _, index in self._first}
         sizes = run.sizes or [1.0] * run.total
         self.measures: list[list[float]] = [] if predict is None else [[predict(size) for size in sizes]]
-        if run.sizes or predict is None:
+        if places:
+            costs = PlacedCosts(1.0, places, run.total)
+            self.measures = [[each * costs.cost(index) for index, each in enumerate(self.measures[0])]]
+        if run.sizes or places or predict is None:
             self.measures.append([1.0] * run.total)
             if run.sizes and predict is None:
                 self.measures.append(run.sizes)
@@ -97,14 +111,21 @@ class Looker:
             accumulate(units, lambda a, b: tuple(x + y for x, y in zip(a, b, strict=True)), initial=none)
         )
 
+    def in_flight(self, now: float) -> list[tuple[int, int, float, float]]:
+        """Return the blocks that run at *now*, which is not before what was asked for last."""
+        while self._begun < len(self._by_begin) and self._by_begin[self._begun][2] <= now:
+            self._running.append(self._by_begin[self._begun])
+            self._begun += 1
+        self._running = [block for block in self._running if block[3] > now]
+        return self._running
+
     def look(self, now: float) -> Look:
-        """Return what could be seen at *now*."""
+        """Return what could be seen at *now*, which is not before the last one."""
         run = self.run
         done = bisect_right(self._ends, now)
         running = [
             Running(now - begin, tuple(m[index] for m in self.measures), index in self._firsts)
-            for index, _, begin, _ in run.blocks[done : done + 4 * len(run.workers) + 64]
-            if begin <= now
+            for index, _, begin, _ in self.in_flight(now)
         ]
         begun = [sum(block.units[n] for block in running) for n in range(len(self.measures))]
         rest = tuple(max(0.0, a - t - b) for a, t, b in zip(self._all, self._taken[done], begun, strict=True))
@@ -126,6 +147,7 @@ class Looker:
             firsts=len(firsts),
             first_seconds=sum(firsts),
             first_squares=sum(t * t for t in firsts),
+            first_units=tuple(sum(m[index] for end, _, index in self._first if end <= now) for m in self.measures),
             longest=self._longest[done],
             done=self._done[done],
             rest=rest,

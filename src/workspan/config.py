@@ -65,8 +65,10 @@ def _whole(least: int, most: float = math.inf) -> Check:
     return check
 
 
-def _number(least: float, most: float = math.inf, *, above: bool = False) -> Check:
-    wanted = f"is not a number {'above' if above else 'from'} {least:g}" + (f" to {most:g}" if most < math.inf else "")
+def _number(least: float, most: float = math.inf, *, above: bool = False, below: bool = False) -> Check:
+    wanted = f"is not a number {'above' if above else 'from'} {least:g}"
+    if most < math.inf:
+        wanted += f" and below {most:g}" if below else f" to {most:g}"
 
     def check(value: Any) -> float:
         try:
@@ -75,7 +77,8 @@ def _number(least: float, most: float = math.inf, *, above: bool = False) -> Che
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             raise ValueError(wanted) from None
-        if not math.isfinite(number) or not least <= number <= most or (above and number == least):
+        is_at_end = (above and number == least) or (below and number == most)
+        if not math.isfinite(number) or not least <= number <= most or is_at_end:
             raise ValueError(wanted)
         return number
 
@@ -153,8 +156,8 @@ _SETTINGS: dict[str, Setting] = {
     "timing.update_minimum_count": Setting(3, _whole(1)),
     "timing.update_floor": Setting(0.001, _number(0)),
     "timing.monotone": Setting(None, _optional(_switch)),
-    "timing.interval": Setting(0.9, _number(0, 1, above=True)),
-    "timing.default_seconds": Setting(3.0, _number(0)),
+    "timing.interval": Setting(0.9, _number(0, 1, above=True, below=True)),
+    "timing.default_seconds": Setting(3.0, _number(0, above=True)),
     "timing.default_size": Setting(1e9, _number(0, above=True)),
     "timing.on_n_ref_change": Setting("quarantine", _one_of("quarantine", "keep", "discard")),
     "timing.recursive": Setting("outermost", _one_of("outermost", "all")),
@@ -333,11 +336,22 @@ def _checked_all(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _checked(name: str, value: Any, where: str) -> Any:
     setting = _SETTINGS.get(name)
     if setting is None:
-        raise ConfigurationError(f"{where}: {name!r} is not a setting; known are {', '.join(sorted(_SETTINGS))}")
+        raise ConfigurationError(f"{where}: {name!r} is not a setting; {_meant(name)}")
     try:
         return setting.check(value)
     except ValueError as error:
         raise ConfigurationError(f"{where}: {name}={value!r} {error}") from None
+
+
+def _meant(name: str) -> str:
+    """Return which setting was probably meant, or the names of all."""
+    from difflib import get_close_matches
+
+    ends = [known for known in _SETTINGS if known.rpartition(".")[2] == name.rpartition(".")[2]]
+    close = ends or get_close_matches(name, _SETTINGS, n=3)
+    if close:
+        return f"did you mean {' or '.join(close)}? 'workspan config' lists all"
+    return f"known are {', '.join(sorted(_SETTINGS))}"
 
 
 def _agree(values: Mapping[str, Any], where: str) -> None:

@@ -94,3 +94,17 @@ def test_no_shares(text: str) -> None:
     """What may mean percent or times is refused (issue 10)."""
     with pytest.raises(ConfigurationError, match="--fail-over"):
         share("--fail-over", text)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a bug")])
+def test_trouble_is_no_regression(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever goes wrong, the exit code is not that of a regression, at which a CI job would point (D39)."""
+
+    def fails(*words: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("workspan.report.comparison.compare", fails)
+    assert main(["compare", "a", "b"]) == 2
+    assert str(error) in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from workspan.cli import main
 from workspan.estimate.files import TimingFolder
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory
+from workspan.views.history import _percent
 
 
 @pytest.fixture
@@ -45,6 +47,19 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 4
     assert history("list", "--directory", folder / "none") == 0
     assert "no step was ever measured" in capsys.readouterr().out
+
+
+def test_long_names_fit_the_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is no wider than the terminal; an error that rounds to nothing has no sign (E71)."""
+    monkeypatch.setattr("workspan.cli.history.columns_of", lambda stream: 52)
+    assert history("list", "--directory", folder) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 52
+    assert lines[2].split()[0].startswith("app.R")
+    assert "…" in lines[2].split()[0]
+    assert [_percent(part) for part in (0.004, -0.004, 0.1, 12.0, None)] == ["0 %", "0 %", "+10 %", "x 13", "-"]
 
 
 def test_show(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,6 +123,81 @@ def test_export_and_import(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "cannot be imported: it is not JSON" in capsys.readouterr().err
     assert history("export", "-", "--directory", folder) == 0
     assert len(json.loads(capsys.readouterr().out)["steps"]) == 3
+
+
+def test_what_others_threw_away_is_none_of_ours(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An imported step that was discarded where it comes from deletes nothing here (E71)."""
+    assert history("discard", "load", "--directory", folder) == 0
+    file = tmp_path / "out.json"
+    assert history("export", file, "--directory", folder) == 0
+    content = json.loads(file.read_text())
+    (step,) = [each for each in content["steps"] if each["details"]["key"][2] == "load"]
+    assert step["discarded"] > 0
+    step["measurements"] = [{"dt": 1.0, "dt_est": None, "N_ref": 5.0}]
+    file.write_text(json.dumps(content))
+    assert history("import", file, "--directory", tmp_path / "new") == 0
+    step["measurements"] = []
+    file.write_text(json.dumps(content))
+    assert history("import", file, "--directory", tmp_path / "new") == 0
+    capsys.readouterr()
+    assert history("show", "load", "--directory", tmp_path / "new") == 0
+    assert "1 kept" in capsys.readouterr().out
+
+
+def test_an_export_to_a_full_disk_leaves_what_was_there(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is written beside the old one and then takes its place (E66)."""
+    file = tmp_path / "out.json"
+    file.write_text("old")
+
+    def full(path: Path, data: bytes) -> int:
+        path.open("wb").close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert history("export", file, "--directory", folder) == 2
+    assert "out.json' cannot be written: No space left on device" in capsys.readouterr().err
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
+
+
+def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file without end, a folder that is none, a file of a later version: no step less, and never a crash (R60)."""
+    assert history("import", "/dev/zero", "--directory", tmp_path / "new") == 2
+    assert "'/dev/zero' cannot be imported: it has more than 64 MiB" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert history("list", "--directory", tmp_path / "file") == 2
+    assert "cannot be read: Not a directory" in capsys.readouterr().err
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "execution_timing_20300101T000000Z.json").write_text(
+        '{"format": "workspan-timing", "version": 99, "steps": []}'
+    )
+    assert history("list", "--directory", tmp_path / "later") == 2
+    assert "cannot be shown: execution_timing_20300101T000000Z.json must not be replaced" in capsys.readouterr().err
+
+
+def test_a_name_from_a_file_stays_on_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a forged line nor a control sequence, in a table, a message or an error (KF-72)."""
+    (tmp_path / "in.json").write_text(
+        json.dumps(
+            {
+                "steps": [
+                    {
+                        "details": {"key": ["m", "q\r\nINFO done\x1b[2J", None]},
+                        "measurements": [{"dt": 1e-9, "dt_est": 3}],
+                    }
+                ]
+            }
+        )
+    )
+    for words in (("import", tmp_path / "in.json"), ("list",), ("show", "none"), ("prune", "--days", "0")):
+        history(*words, "--directory", tmp_path)
+    shown = "".join(capsys.readouterr())
+    assert shown.count("q\\r\\nINFO done\\x1b[2J") == 3
+    assert not any(line.startswith("INFO") for line in shown.splitlines())
 
 
 def test_nothing_is_written_where_that_is_not_wanted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,9 +39,36 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_version(run: Run) -> None:
-    """--version says what is installed."""
-    ended = run("--version")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"workspan {workspan.__version__}\n", "")
+    """--version says what is installed, and loads nothing that draws (R68)."""
+    ended = run("--version", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert (ended.returncode, ended.stdout) == (0, f"workspan {workspan.__version__}\n")
+    assert "workspan.cli" in ended.stderr
+    assert "rich" not in ended.stderr.replace("workspan.views.rich", "")
+
+
+def test_shells_complete_places(capsys: pytest.CaptureFixture[str]) -> None:
+    """At the Tab key the places of runs are names of files, for every command that takes one (issue 10)."""
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    for command in ("report", "compare", "trace", "watch", "forecast", "repair", "run"):
+        part = script.partition(f'"{command}")')[2].partition("\n           ;;")[0]
+        first = part.partition("case ${positional_count} in")[2].partition(";;")[0]
+        assert "compgen -f" in first, command
+
+
+def test_words_too_many(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a command does not take is named, with the command whose help tells what it takes (R50)."""
+    assert main(["report", "a", "b"]) == 2
+    told = "workspan: report takes no more words, and there is 'b'. (`workspan report --help` lists the options)\n"
+    assert capsys.readouterr().err == told
+    assert main(["run"]) == 2
+    assert "`workspan run --help`" in capsys.readouterr().err
+
+
+def test_help_is_short(run: Run) -> None:
+    """Help does not say of each switch that it is off (issue 10)."""
+    for command in ("report", "compare", "watch"):
+        assert "default: False" not in run(command, "--help").stdout
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",)], ids=str)
@@ -134,7 +161,7 @@ REFUSED = [
     (("report",), "'.' holds no recorded run"),
     (("repair",), "PATH"),
     (("repair", "nowhere"), "there is no tracking store at "),
-    (("report", "nowhere"), "'nowhere' holds no recorded run"),
+    (("report", "nowhere"), "'nowhere' does not exist"),
 ]
 
 
@@ -289,3 +316,13 @@ def test_a_thread_may_run_the_command(capsys: pytest.CaptureFixture[str]) -> Non
     thread.start()
     thread.join()
     assert codes == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is Linux's")
+def test_a_full_disk_for_what_is_printed() -> None:
+    """A result that did not fit onto the disk does not end as if it had (R25, D39)."""
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "workspan", "config", "--json"], stdout=full, stderr=-1, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (3, "workspan: no space is left for what was printed\n")

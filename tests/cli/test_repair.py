@@ -132,3 +132,13 @@ def test_a_store_in_use(store: Path, capsys: pytest.CaptureFixture[str]) -> None
     with TrackingStore.open(store, ROW, resource_tracking=True):
         assert main(["repair", str(store), "--yes"]) == 3
     assert "pid" in capsys.readouterr().err
+
+
+def test_a_folder_of_stores(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that holds stores is not taken for a broken one: they are named (R50)."""
+    (store.parent / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    assert main(["repair", str(store.parent)]) == 2
+    assert f"is no tracking store, but holds some: name one of {store}" in capsys.readouterr().err
+    (store.parent.parent / "other").mkdir()
+    assert main(["repair", str(store.parent.parent / "other")]) == 2
+    assert "other' is no tracking store: name the folder of one" in capsys.readouterr().err

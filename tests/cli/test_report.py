@@ -9,7 +9,7 @@ import pytest
 
 from workspan.cli import main
 from workspan.measure.stats import Stat
-from workspan.report.parts import BlocksSummary, TaskPlace, WorkerRecord, WorkersSummary
+from workspan.report.parts import BlockFailure, BlocksSummary, TaskPlace, WorkerRecord, WorkersSummary
 from workspan.report.task import TaskReport
 from workspan.store.runs import append_run
 
@@ -80,3 +80,35 @@ def test_part_of_a_run_has_no_span_of_the_run(tmp_path: Path, capsys: pytest.Cap
     one, two = report("a", 0, 0), report("b", 1, 1)
     _, last = shown(tmp_path, capsys, one, replace(two, place=replace(two.place, position=2)))
     assert not last.startswith("all ")
+
+
+def test_failures_are_in_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report begins as the end of the run did: which run, how far it came, the first failed block (issue 10)."""
+    failure = BlockFailure(
+        (3,), 3, (30,), (10,), (30,), (10,), 2, "error", "ValueError: odd", 0, "/logs/a/worker_0.err"
+    )
+    blocks = BlocksSummary(1, 4, 0, 2, 1, 4, Stat(1, 2.0, 0.0, 2.0, 2.0, 2.0))
+    one = replace(
+        report("a", 0, 0, tasks=1), outcome="incomplete", blocks=blocks, failed_blocks=(failure,), tracking_path="run/a"
+    )
+    append_run(tmp_path / "runs.jsonl", one.to_json())
+    assert main(["report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("run r1 of ")
+    assert ": incomplete\n" in out
+    assert "  a ✗        4          1        0       2         1\n" in out
+    assert "a: block (3,) failed after 2 attempts\n" in out
+    assert "    ValueError: odd\n" in out
+    assert "logs of a: /logs/a\n" in out
+    assert "a rerun does only the 3 missing blocks\n" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("nowhere", "does not exist: name"), ("text", "is a file that holds no run that can be read: name")],
+)
+def test_what_is_there_instead(name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A place without a run is told apart by why there is none (R50)."""
+    (tmp_path / "text").write_text("no run\n")
+    assert main(["report", str(tmp_path / name)]) == 2
+    assert f"'{tmp_path / name}' {told} a tracking folder" in capsys.readouterr().err

@@ -268,5 +268,16 @@ class TestPage:
 
     def test_a_narrow_window_needs_no_sideways_scroll(self, tab):
         """At the width of a phone nothing but tables scrolls sideways."""
+        long = "1_ReadParquet->MapBatches(" + "features_" * 12 + ")->WriteParquet"
+        tab.js(
+            "[...document.querySelectorAll('h1, h2, .tabs button, .gantt .key, .steps tbody th, .tasks tbody th')]"
+            ".flatMap(e => [...e.childNodes].filter(n => n.nodeType === 3 && n.textContent.trim()))"
+            f".forEach(n => n.textContent = '{long}')"
+        )
         tab.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
         assert tab.js("document.documentElement.scrollWidth") <= 390
+        tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+        wide = (
+            "[...document.querySelectorAll('.tasks, .steps')].filter(e => e.scrollWidth > e.parentNode.clientWidth + 1)"
+        )
+        assert tab.js(f"{wide}.map(e => e.className)") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_a_file(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert slices(out.read_text()) == 10
     assert [path.name for path in out.parent.iterdir()] == ["trace.json"]
     assert "10 blocks" in capsys.readouterr().out
+
+
+def test_histories_beside_logs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that tracked nothing, whose history lies with their logs, are no part of a folder's trace (issue 10)."""
+    record(tmp_path / "workspan_logs" / "plain", WALLS, task_id="plain")
+    for path in list((tmp_path / "workspan_logs" / "plain").iterdir()):
+        if path.name != "runs.jsonl":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (tmp_path / "run").mkdir()
+    Path(store).rename(tmp_path / "run" / "smooth")
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", ".", "-o", "trace.json"]) == 0
+    assert "plain" not in (tmp_path / "trace.json").read_text()
 
 
 @pytest.mark.parametrize("words", [["-o", "trace.json.gz"], ["-o", "trace.json.gz", "--gzip"]])

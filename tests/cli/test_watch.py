@@ -20,6 +20,7 @@ import pytest
 
 from workspan import config
 from workspan.cli import main
+from workspan.store.lock import StoreLock
 
 PROGRAM = """
 import logging, sys
@@ -254,6 +255,44 @@ def test_nothing_runs(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "--once"]) == 0
     assert capfd.readouterr().out == "no program to watch runs\n"
     assert list(place.iterdir()) == []
+
+
+def test_a_process_that_is_not_there(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody waits for a process that does not exist (issue 10)."""
+    beyond = 2**22 + 1  # no kernel gives such a number
+    assert main(["watch", "--once", "-p", str(beyond)]) == 2
+    assert f"--pid {beyond}: there is no process of that number" in " ".join(capfd.readouterr().err.split())
+    assert main(["watch", "--once", "-p", str(os.getpid())]) == 0
+    assert capfd.readouterr().out.startswith(f"process {os.getpid()} shows nothing")
+
+
+def test_a_tracking_folder(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A tracking folder names the program that works into it; where none does, what else to type is told (issue 10)."""
+    store = tmp_path / "run" / "smooth"
+    (store / "done").mkdir(parents=True)
+    (store / "done" / "zarr.json").write_text("{}")
+    with StoreLock(store):
+        assert main(["watch", str(tmp_path / "run"), "--once"]) == 0
+    assert capfd.readouterr().out.startswith(f"process {os.getpid()} shows nothing")
+    for words, told in (
+        ([str(tmp_path / "run")], f"no program works into '{tmp_path / 'run'}' now: `workspan report"),
+        ([str(tmp_path / "runs")], "does not exist"),
+        ([str(place)], "holds no tracking store"),
+        (["4121"], "a process is named with --pid 4121"),
+        ([str(tmp_path / "run"), "-n", "a"], "leave out --name and --pid"),
+    ):
+        assert main(["watch", *words]) == 2
+        assert told in capfd.readouterr().err
+
+
+def test_the_process_ends(program: Callable[..., Program], watch: Callable[..., Watch]) -> None:
+    """With a process named, its end is the end (issue 10)."""
+    first = program()
+    seen = watch("--plain", "-p", str(first.process.pid))
+    seen.until(r"\(pid \d+\) runs\n")
+    first.end()
+    seen.until(rf"process {first.process.pid} has ended\n")
+    assert seen.process.wait(20) == 0
 
 
 def test_the_reader_leaves(program: Callable[..., Program]) -> None:

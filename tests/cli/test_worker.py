@@ -15,7 +15,7 @@ from workspan.cli import main
 
 pytestmark = pytest.mark.usefixtures("logs")
 
-SECONDS = 40
+SECONDS = 120
 
 
 @pytest.fixture

@@ -269,7 +269,7 @@ def test_another_dataset_is_refused_where_one_was_tracked(tmp_path: Path) -> Non
     data.write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
     with pytest.raises(LayoutMismatchError, match=r"its operators is .*ReadRange->WriteParquet.*and not .*Project"):
         data.select("id").write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
-    with pytest.raises(LayoutMismatchError, match="its source is 2 pieces"):
+    with pytest.raises(LayoutMismatchError, match="rows 5 to 11 is not what was read there"):
         ws.range(11, blocks=2).write_parquet(tmp_path / "out", tracking_path=tmp_path / "run", **SERIAL)
     (tmp_path / "out" / "part-000001.parquet").unlink()
     with pytest.raises(ConfigurationError, match="1 of 2 tasks that were done before have no result"):
@@ -427,3 +427,155 @@ def test_lines_longer_than_what_is_parsed_at_once_are_read(
     rows = [{"n": n, "s": "x" * (900 if n == 30 else n % 5)} for n in range(60)]
     getattr(ws.from_items(rows), f"write_{kind}")(tmp_path / "out", **SERIAL)
     assert getattr(ws, f"read_{kind}")(tmp_path / "out").take(99, engine="serial") == rows
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, None, 3]),
+        pa.array([None, None], pa.float64()),
+        pa.nulls(2),
+        pa.array([True, None]),
+        pa.array([None, "2026-01-01"]).cast(pa.date32()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_row_that_is_null_alone_is_a_line_of_csv(tmp_path: Path, column: Any) -> None:
+    """An empty line would be passed over by every reader, and the row would be lost (M33)."""
+    blocks = [pa.table({"x": column}), pa.table({"x": column.slice(1)})]
+    ws.from_arrow([pa.concat_tables(blocks)]).write_csv(tmp_path / "out", **SERIAL)
+    found = ws.read_csv(tmp_path / "out").to_arrow(engine="serial").column("x").to_pylist()
+    assert found == [*column.to_pylist(), *column.slice(1).to_pylist()]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_rows_without_columns_are_not_dropped_without_a_word(tmp_path: Path, kind: str) -> None:
+    """No file can hold them: operator, block and their number are told (M33)."""
+    with pytest.raises(DataError, match=r"Write\w+, block 0 .*: 3 rows have no columns"):
+        getattr(ws.range(3).drop("id"), f"write_{kind}")(tmp_path / "out", **SERIAL)
+
+
+def test_what_shows_only_while_writing_is_told_too(tmp_path: Path) -> None:
+    """Bytes that are no text fit the column and not the file (M33)."""
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*: Invalid UTF8 payload.*x: binary"):
+        ws.from_arrow(pa.table({"x": [b"\xff"]})).write_csv(tmp_path / "out", **SERIAL)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda path: ws.read_csv(path, delimiter=";;"), "read_csv: delimiter=';;'"),
+        (lambda path: ws.read_csv(path, column_types={"a": "junk"}), "'junk' of column 'a' is not known"),
+        (lambda path: ws.read_csv(path, column_types=["a"]), r"column_types=\['a'\] is a list"),
+        (lambda path: ws.read_csv(path, null_values=[3]), "null_values: 3 is a int"),
+        (lambda path: ws.read_csv(path, columns=["a", "a"]), "each once"),
+        (lambda path: ws.read_parquet(path, columns=[]), "at least one column"),
+        (lambda path: ws.read_parquet(path, columns=[3]), "by text, not by 3"),
+        (lambda path: ws.read_csv(""), r"read_csv\(''\)"),
+        (lambda path: ws.range(1).write_csv(path / "out", delimiter=""), "write_csv: delimiter=''"),
+        (lambda path: ws.range(1).write_parquet(path / "out", compression="junk"), "compression='junk'"),
+        (lambda path: ws.range(1).write_csv(""), "no path"),
+    ],
+)
+def test_options_of_files_are_refused_where_they_are_given(tmp_path: Path, call: Any, text: str) -> None:
+    """Before anything is read or made; the text has the option and its value (M33)."""
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises((ConfigurationError, TypeError), match=text):
+        call(tmp_path)
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_one_name_is_one_column_and_a_type_may_be_named(tmp_path: Path) -> None:
+    """``columns="ab"`` is no list of letters (M33)."""
+    (tmp_path / "a.csv").write_text("ab,c\n1,2\n")
+    found = ws.read_csv(tmp_path, columns="ab", column_types={"ab": "int8"}).to_arrow(engine="serial")
+    assert found.schema == pa.schema({"ab": pa.int8()})
+    with pytest.raises(DataError, match=r"a\.csv cannot be read: Column 'zz'"):
+        ws.read_csv(tmp_path, columns=["zz"]).take(engine="serial")
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_line_ends_in_quotes_may_lie_where_a_piece_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    """A file is parsed in pieces, and no row is lost, doubled or refused for where they end (M33)."""
+    from workspan.dataset import formats
+
+    monkeypatch.setattr(formats, "_CSV_BYTES", 200)
+    texts = [f"{number}\nand\n{'x' * (number % 60)}\n" for number in range(100)]
+    with open(tmp_path / "a.csv", "w") as file:
+        file.write(",".join("ab"[:columns]) + "\n")
+        file.writelines(",".join([f'"{text}"'] * columns) + "\n" for text in texts)
+    found = ws.read_csv(tmp_path / "a.csv").to_arrow(engine="serial")
+    assert [column.to_pylist() for column in found.columns] == [texts] * columns
+
+
+def test_a_type_that_changes_late_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File, column, row and value are named, and so is the option with which the file is read (M33)."""
+    from workspan.dataset import formats
+
+    monkeypatch.setattr(formats, "_CSV_BYTES", 100)
+    (tmp_path / "a.csv").write_text("x\n" + "1\n" * 100 + "1.5\n")
+    with pytest.raises(DataError, match=r"a\.csv cannot be read: .*column #0: Row #102.*'1.5'.*column_types="):
+        ws.read_csv(tmp_path / "a.csv").count(engine="serial")
+    assert ws.read_csv(tmp_path / "a.csv", column_types={"x": "float64"}).count(engine="serial") == 101
+
+
+def changing(*blocks: pa.Table) -> Any:
+    """Return a dataset of one task whose blocks are these."""
+
+    def function(batch: Any) -> Any:
+        yield from blocks
+
+    return ws.range(1).options(shape_blocks=False).map_batches(function)
+
+
+WIDER = (
+    pa.table({"x": pa.nulls(2), "y": [1, 2]}),
+    pa.table({"x": [[1], None], "y": [0.5, None]}),
+    pa.table({"y": [3], "x": pa.nulls(1)}),
+    pa.table({"z": ["new"], "y": [4]}),
+)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_file_becomes_wider_with_its_blocks(tmp_path: Path, elsewhere: bool) -> None:
+    """Nulls before the first value, whole numbers before broken ones, a new column: as if all were one block (M55)."""
+    import pyarrow.fs as fs
+
+    system = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()) if elsewhere else None
+    changing(*WIDER).write_parquet("out" if elsewhere else tmp_path / "out", filesystem=system, **SERIAL)
+    expected = pa.concat_tables(WIDER, promote_options="permissive")
+    assert visible(tmp_path / "out") == ["part-000000.parquet"]
+    assert pq.read_table(tmp_path / "out").equals(expected)
+    assert manifest(tmp_path / "out")[1]["rows"] == 6
+
+
+def test_text_knows_no_types_that_could_become_wider(tmp_path: Path) -> None:
+    """Lines of JSON may have further names, those of CSV not: which, and where, is told (M55)."""
+    changing(*WIDER).write_json(tmp_path / "json", **SERIAL)
+    assert [json.loads(line) for line in (tmp_path / "json" / "part-000000.jsonl").read_text().splitlines()][4:] == [
+        {"x": None, "y": 3.0},
+        {"x": None, "y": 4.0, "z": "new"},
+    ]
+    flat = [table.select([name for name in table.column_names if name != "x"]) for table in WIDER]
+    changing(*flat[:3]).write_csv(tmp_path / "csv", **SERIAL)
+    found = ws.read_csv(tmp_path / "csv").to_arrow(engine="serial").column("y").to_pylist()
+    assert found == [1.0, 2.0, 0.5, None, 3.0]
+    with pytest.raises(DataError, match=r"WriteCSV, block 0 .*: 'z' is not in the blocks before"):
+        changing(*flat).write_csv(tmp_path / "more", **SERIAL)
+    assert visible(tmp_path / "more") == []
+
+
+def test_nothing_is_left_of_a_file_that_could_not_become_wider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where writing it anew fails, neither half of it stays behind (A26)."""
+    from workspan.dataset import sinks
+
+    def broken(file: Any) -> Any:
+        raise OSError("the disk is gone")
+        yield
+
+    monkeypatch.setattr(sinks, "parquet_pieces", broken)
+    with pytest.raises(OSError, match="the disk is gone"):
+        changing(*WIDER).write_parquet(tmp_path / "out", **SERIAL)
+    assert visible(tmp_path / "out") == []

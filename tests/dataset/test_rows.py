@@ -146,3 +146,27 @@ def test_what_is_guessed_is_not_told_as_known() -> None:
     """Without any row the columns are those before the function, and nothing is left of the mark (M58)."""
     found = ws.range(6, blocks=3).filter(ws.col("id") > 9).map(lambda row: {"x": 1}).to_arrow(engine="serial")
     assert (found.num_rows, found.column_names, found.schema.metadata) == (0, ["id"], None)
+
+
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise OSError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ValueError("half \ud800"), r"half \ud800"), (_Silent(), r"its text could not be made: OSError")],
+)
+def test_an_exception_without_a_text_that_can_be_written_is_told(error: Exception, text: str) -> None:
+    """It comes home with its type, whatever its text does (M67, D19)."""
+    from workspan.dataset.failures import map_error, written_down
+
+    error.add_note("in Map(f), block 3")
+    try:
+        raise error
+    except Exception as raised:
+        told = map_error(written_down(raised), 1)
+    assert told.type_name == type(error).__name__
+    assert text in str(told)
+    assert "in Map(f), block 3" in str(told)
+    assert isinstance(told, ValueError) == isinstance(error, ValueError)

@@ -462,8 +462,7 @@ def test_an_error_of_the_dataset_in_a_worker_is_one_in_the_driver() -> None:
     """What is told says all: the type stays, without the frames of this package (D19)."""
     import msgspec
 
-    from workspan.dataset.failures import map_error
-    from workspan.dataset.task import _is_ours
+    from workspan.dataset.failures import _is_ours, map_error
     from workspan.errors import DataError
 
     error = map_error(msgspec.msgpack.encode(("DataError", "no column 'x'", "", ["DataError", "ValueError"])), 1)
@@ -591,6 +590,87 @@ def test_an_operator_is_held_only_while_the_next_one_lives(tmp_path: Path) -> No
     assert not hold.exists()
 
 
+def test_waiting_for_whoever_takes_the_results_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as workers are told to wait, and no longer; while they are, too (M91)."""
+    from workspan.dataset import pace, stream
+
+    fake = FakeTime()
+    for module in (pace, stream):
+        monkeypatch.setattr(module, "time", fake)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    between = pace.Pace([tmp_path / "a", tmp_path / "b"], [1])
+    backlog = Backlog(tmp_path, 1, ordered=True)
+    fake.sleep(5.0)
+    between.came(0)
+    between.settle([1, 1])
+    backlog.came(0)
+    fake.sleep(2.0)
+    assert (between.held(0), between.held(1), backlog.held()) == (2.0, 0.0, 2.0)
+    between.went(0)
+    between.settle([1, 1])
+    backlog.went(0)
+    fake.sleep(3.0)
+    assert (between.held(0), backlog.held()) == (2.0, 2.0)
+    between.came(0)
+    between.settle([1, 1])
+    backlog.came(1)
+    fake.sleep(1.0)
+    between.close()
+    backlog.close()
+    fake.sleep(1.0)
+    assert (between.held(0), backlog.held()) == (3.0, 3.0)
+
+
+def test_back_pressure_is_told_where_there_can_be_some() -> None:
+    """A consumer that is slow holds the last operator; who takes everything at once holds nobody (M91)."""
+    data = ws.range(8, blocks=8).map_batches(double)
+    data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    assert summary.operators[0].backpressure_seconds is None
+    assert "back-pressure" not in data.stats(verbose=True)
+    held = 0.0
+    for _ in data.iter_batches(engine="serial", ahead=1):
+        deadline = time.monotonic() + 30
+        while not held and time.monotonic() < deadline:  # until the run has noticed that nobody takes the next result
+            held = data.metrics()[0].summary.backpressure_seconds or 0.0
+    summary = data.stats_summary()
+    assert summary is not None
+    assert 0 < held <= (summary.operators[0].backpressure_seconds or 0.0)
+    assert "back-pressure" in data.stats()
+    assert summary.iteration is not None
+    assert summary.iteration.waiting is not None
+    assert 0 < (summary.iteration.initialisation_seconds or 0) <= summary.iteration.waiting.sum
+    assert "until the first task" in data.stats()
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_figures_that_are_asked_for_afterwards_are_those_of_the_report(tmp_path: Path, tracked: bool) -> None:
+    """Whenever they are asked for the first time, of every operator, and of a run that went on with another (M91)."""
+    calls: list[int] = []
+
+    def once(batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError("this time only")
+        return batch
+
+    data = ws.range(20, blocks=4).options(fuse=False).map_batches(double).filter(ws.col("id") > 3)
+    if tracked:
+        data = data.map_batches(once)
+        with pytest.raises(OSError, match="this time"):
+            data.to_arrow(engine="serial", tracking_path=tmp_path / "run")
+        data.to_arrow(engine="serial", tracking_path=tmp_path / "run", resource_tracking=True)
+    else:
+        data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    assert [now.summary for now in data.metrics()] == list(summary.operators)
+    assert summary.operators[1].rows_in == 20
+    assert (summary.operators[0].skipped > 0) is tracked
+
+
 def test_waiting_never_takes_a_task_over_its_deadline(tmp_path: Path, fake: FakeTime) -> None:
     """A task that is not wanted yet goes on after half of its time; it is told how long it waited (M91)."""
     from workspan.dataset.results import read_record
@@ -631,7 +711,7 @@ def test_what_lies_between_operators_is_bounded(tmp_path: Path, tracked: bool) -
 
 
 def test_figures_can_be_asked_for_while_it_runs() -> None:
-    """Counts and times grow with the tasks that have finished, and at the end are those of the report (M91)."""
+    """Counts and times grow with the tasks that have finished, and at the end are those of the report (M84, M91)."""
     data = ws.range(20, blocks=5).map_batches(double)
     assert data.metrics() == ()
     finished: list[int] = []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +103,7 @@ def hand_made(tmp_path: Path) -> tuple[list[OperatorRun], list[TaskRecord]]:
 
 
 def test_figures_equal_direct_computation(hand_made: Any) -> None:
-    """Every min, max, mean, sum and count of hand-made records (A24, MR11, MR12)."""
+    """Every min, max, mean, sum and count of hand-made records (A24, M71, M87, MR11, MR12)."""
     summary = summarise(hand_made[0])
     (op,) = summary.operators
 
@@ -163,7 +166,7 @@ Dataset
 
 
 def test_the_text_has_its_layout(hand_made: Any) -> None:
-    """One paragraph an operator, lines without a sample left out, times to two decimals (A23, M80, M81, M82)."""
+    """One paragraph an operator, lines without a sample left out, times to two decimals (A23, M80, M81, M82, M84)."""
     text = render(summarise(hand_made[0]))
     assert [line.split() for line in text.splitlines()] == [line.split() for line in LAYOUT.splitlines()]
     widths = {len(line) for line in text.splitlines() if line.endswith("total")}
@@ -218,7 +221,7 @@ def test_there_is_nothing_to_tell_before_a_run() -> None:
 
 
 def test_rows_are_counted_between_operators_and_stages() -> None:
-    """Rows in are the parent's rows out, a source has none, each stage tells what it left (M82, M90, M100)."""
+    """Rows in are the parent's rows out, a source has none, each stage tells what it left (M35, M82, M90, M100)."""
     data = ws.range(10, blocks=2).filter(ws.col("id") >= 5).map_batches(Model).map(lambda row: row)
     data.to_arrow(engine="serial")
     summary = data.stats_summary()
@@ -406,3 +409,85 @@ def test_steps_tell_cpu_rows_and_bytes_if_asked() -> None:
         assert summary.operators[0].step("MapBatches(<lambda>) input prep").bytes == (64 if asked else None)
     assert "8 rows, 64 B" in data.stats(verbose=True)
     assert "  metrics" in data.stats(verbose=True)
+
+
+def test_a_data_set_sums_over_all_of_its_operators(hand_made: Any, tmp_path: Path) -> None:
+    """Throughput takes the span of all, each operator its own, and totals take every block (M84, M87, MR11, MR12)."""
+    (first,), records = hand_made
+    later = tmp_path / "later"
+    later.mkdir()
+    block = BlockTimes(103.0, 0.5, 0.25, 7, 56, 0.0, 1, [0] * 5)
+    record = TaskRecord(0, "one", 11, 103.0, 0.5, [block], [0] * 5, records[0].steps, records[0].flows, 1, 61)
+    (later / "0.record").write_bytes(pack(record))
+    second = OperatorRun(first.operator, later, None, 1, fresh={0: 103.6})  # type: ignore[arg-type]
+    summary = summarise([first, second], driver_seconds=5.0)
+    spans = [op.span_seconds for op in summary.operators]
+    assert spans == [pytest.approx(1.5), pytest.approx(0.5)]
+    assert summary.span_seconds == pytest.approx(3.5)
+    assert summary.rows_per_second == pytest.approx(7 / 3.5)
+    assert summary.wall_seconds == pytest.approx(0.165 + 0.5)
+    assert summary.cpu_seconds == pytest.approx(0.11 + 0.25)
+    peaks = [
+        replace(op, peak_memory=Figure(1.0, top, 2.0, 3.0, 2))
+        for op, top in zip(summary.operators, (9.0, 4.0), strict=True)
+    ]
+    assert replace(summary, operators=tuple(peaks)).peak_memory_bytes == 9.0
+    lines = [" ".join(line.split()) for line in render(summary).splitlines()]
+    assert "throughput 2 rows/s" in lines
+    assert "first task to last 3.50 s" in lines
+
+
+class Counting:
+    """Counts in each task, and is slow after its last batch."""
+
+    def begin_task(self) -> None:
+        self.rows = 0
+
+    def __call__(self, batch: Any) -> Any:
+        self.rows += len(batch["id"])
+        yield batch
+        time.sleep(0.002)
+
+    def end_task(self) -> int:
+        return self.rows
+
+
+def test_a_task_tells_all_of_itself(tmp_path: Path) -> None:
+    """Begin by the clock of the world, wall, CPU, blocks, what came after them, setup (M71, M72, M74)."""
+    before = time.time()
+    data = ws.range(10, blocks=2).options(block_rows=2).map_batches(Counting)
+    run = data._execute({"engine": "serial"}, "drop")
+    after = time.time()
+    (records,) = run.records
+    assert [len(record.blocks) for record in records] == [3, 3]
+    for record in records:
+        assert before - 0.001 <= record.started_at <= after
+        times = [block.started_at for block in record.blocks]
+        assert times == sorted(times)
+        assert all(record.started_at - 0.001 <= start <= after for start in times)
+        assert record.wall_seconds >= sum(block.wall_seconds for block in record.blocks)
+        assert all(0 <= block.cpu_seconds <= after - before for block in record.blocks)
+        assert record.trailing_ns is not None
+        assert sum(record.trailing_ns) >= 0
+        assert record.statistics == [None, 5]
+        assert record.pid == os.getpid()
+    assert records[0].setup_seconds[1] is not None
+    assert records[0].started_at <= records[1].started_at
+
+
+def test_memory_is_told_where_it_was_measured(tmp_path: Path) -> None:
+    """Null without, and the peak of the blocks as of any run with; the line is left out of the text (M73, D40)."""
+    data = ws.range(4, blocks=2).map_batches(f)
+    data.to_arrow(engine="serial")
+    summary = data.stats_summary()
+    assert summary is not None
+    assert summary.peak_memory_bytes is None
+    assert "peak memory" not in data.stats()
+    data.to_arrow(engine="serial", tracking_path=tmp_path / "run", resource_tracking=True)
+    summary = data.stats_summary()
+    assert summary is not None
+    assert summary.operators[0].peak_memory is not None
+    assert summary.operators[0].peak_memory.count == 2
+    assert (summary.peak_memory_bytes or 0) > 1 << 20
+    (line,) = [line for line in data.stats().splitlines() if "peak memory" in line]
+    assert "total" not in line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import workspan as ws
 from workspan.dataset import sinks
 from workspan.dataset.dataset import Dataset
-from workspan.dataset.stats import OperatorSummary
+from workspan.dataset.stats import DatasetSummary, OperatorSummary
+from workspan.dataset.text import render
 
 from .conftest import FakeTime, Seen, tables
 
@@ -186,6 +188,29 @@ def test_stages_of_rows_are_folded_without_a_native_timer(monkeypatch: pytest.Mo
         assert "Map(<lambda>) body" in split.explain()
 
 
+def test_timers_of_row_chains_cost_next_to_nothing() -> None:
+    """Windows lie around thousands of rows, so that steps are timed for less than 2 %, as calibrated (M97, M98)."""
+    data = ws.range(20_000, blocks=2).options(timing="phases").map(lambda row: row).filter(lambda row: True)
+    operator = run(data)
+    assert operator.transform is not None
+    assert operator.overhead_seconds is not None
+    assert 0 < operator.overhead_seconds < 0.02 * operator.transform.sum
+    (line,) = [line for line in data.stats(verbose=True).splitlines() if "timers, estimated" in line]
+    assert line.endswith(f"{100 * operator.overhead_seconds / operator.transform.sum:.2f} %")
+    assert "timers" not in data.stats()
+
+
+def test_timers_that_cost_much_are_told_with_the_remedy() -> None:
+    """From 2 % of the transform on, without being asked, and how to pay less (M98)."""
+    data = ws.range(4, blocks=1)
+    operator = run(data)
+    assert operator.transform is not None
+    for share, told in ((0.019, False), (0.021, True)):
+        dear = replace(operator, overhead_seconds=share * operator.transform.sum)
+        text = render(DatasetSummary((dear,), 4, 1.0))
+        assert ('timing="stages" or "total" costs less' in text) is told
+
+
 def test_one_stage_may_be_timed_as_a_whole() -> None:
     """A folded row stage is unsplit time, the others keep their phases, and the sum is the total (A22, M40, M106)."""
     data = ws.range(10, blocks=2).map(lambda row: row, timing="stages").map_batches(lambda batch: batch)
@@ -246,3 +271,23 @@ def test_the_steps_can_be_seen_before_anything_runs() -> None:
     assert "batches of 4 rows" in text
     assert "MapBatches(never) output build" in text
     assert "one batch a block" in ws.range(10).map_batches(never).explain()
+
+
+def test_stamps_are_of_one_clock_with_an_anchor(fake: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker reads its wall clock once a task, so a clock that is set meanwhile moves no stamp (M74)."""
+    wall = [1e9]
+    monkeypatch.setattr(fake, "time", lambda: wall[0] + fake.perf_counter())
+
+    def set_back(batch: Any) -> Any:
+        fake.sleep(0.5)
+        wall[0] -= 3600.0
+        return batch
+
+    data = ws.from_arrow(tables(4)).options(block_bytes=7).map_batches(set_back, batch_size=1)
+    operator = run(data)
+    assert data._last is not None
+    ((record,),) = data._last.records
+    assert [block.started_at for block in record.blocks] == pytest.approx(
+        [1e9, 1e9 + 0.5, 1e9 + 1.0, 1e9 + 1.5], abs=1e-3
+    )
+    assert operator.span_seconds == pytest.approx(2.0)

@@ -302,10 +302,41 @@ def test_the_users_exception_is_raised_as_it_is() -> None:
         (lambda: ws.from_arrow([]), ConfigurationError, "no table"),
         (lambda: ws.range(3).take(1, engin="serial"), UsageTypeError, "engin"),
         (lambda: ws.range(3).take(1, engine="cereal"), ConfigurationError, "cereal"),
+        (lambda: ws.range(3).count(workers=2), UsageTypeError, "workers= is not known"),
+        (lambda: ws.range(3).take(1, timeout="x", engine="serial"), UsageTypeError, "timeout='x'"),
+        (lambda: ws.range(3).take(1, timeout=-1, engine="serial"), ConfigurationError, "timeout=-1"),
+        (lambda: ws.range(3).select(), ConfigurationError, "name one column"),
+        (lambda: ws.range(3).select("id", "id"), ConfigurationError, "'id' is there 2 times"),
+        (lambda: ws.range(3).rename("id"), UsageTypeError, r"rename\('id'\): a str is no dict"),
+        (lambda: ws.range(3).with_column("x", len), UsageTypeError, "call it with map"),
+        (
+            lambda: ws.range(3).with_column("x", np.arange(3)),
+            UsageTypeError,
+            r"\[0 1 2\]\): a ndarray is not one value",
+        ),
+        (lambda: ws.range(3).with_column("x", [1, 2, 3]), UsageTypeError, "pyarrow.compute.scalar"),
+        (lambda: ws.range(3).with_column("x", object), UsageTypeError, "no value"),
+        (lambda: ws.range(3).map(len, retry_on=3), UsageTypeError, "retry_on=3"),
+        (lambda: ws.range(3).map(len, retries=1, retry_on=[ValueError]), UsageTypeError, "'ValueError' for example"),
+        (
+            lambda: ws.range(3).options(retried_map_errors=ValueError),
+            UsageTypeError,
+            "retried_map_errors=.*'ValueError'",
+        ),
+        (lambda: ws.range(3).options(retried_io_errors=[3]), UsageTypeError, "retried_io_errors="),
+        (lambda: ws.range(3).options(fuse="no"), UsageTypeError, "fuse='no'"),
+        (lambda: ws.range(3).map(len, requires=["gpu"]), UsageTypeError, r"requires=\['gpu'\] is a list"),
+        (lambda: ws.range(3).map(len, requires={"gpu": -1}), ConfigurationError, r"requires\['gpu'\]=-1"),
+        (lambda: ws.range(3).iter_batches(ahead="x"), UsageTypeError, "ahead='x'"),
+        (lambda: ws.range(3).map_batches(len, max_errors=1), ConfigurationError, "on_error='skip'"),
+        (lambda: ws.range(3).map_batches(len, on_error="skip", max_errors=-1), ConfigurationError, "max_errors=-1"),
+        (lambda: ws.from_items(5), UsageTypeError, r"from_items\(5\): a int is no list"),
+        (lambda: ws.from_items("abc"), UsageTypeError, "a str is no list"),
+        (lambda: ws.from_arrow(5), UsageTypeError, "int is no table"),
     ],
 )
 def test_wrong_arguments_are_refused_where_they_are_given(call: Any, kind: type, text: str) -> None:
-    """The text has the argument and the value."""
+    """The text has the argument, the value and what to do (M46, M52, M57, M61)."""
     with pytest.raises(kind, match=text):
         call()
 
@@ -317,11 +348,70 @@ def test_what_has_no_columns_has_no_rows() -> None:
         assert data.count(engine="serial") == 0
 
 
+def test_a_part_without_rows_whose_columns_nobody_knows_is_no_error(tmp_path: Any) -> None:
+    """An empty file of JSON lines among others, or a task without any block: no column is missed (M58, KF-07)."""
+    (tmp_path / "a.jsonl").write_text("")
+    (tmp_path / "b.jsonl").write_text('{"x": 1, "y": 2}\n')
+    data = ws.read_json(tmp_path).filter(ws.col("y") > 1).with_column("z", ws.col("x") + 1).rename({"x": "w"})
+    assert data.drop("y").select("w", "z").take(engine="serial") == [{"w": 1, "z": 2}]
+    with pytest.raises(DataError, match="there is no column 'v'; there are 'w', 'y', 'z'"):
+        data.select("v").take(engine="serial")
+    assert ws.from_items([]).select("a").take(engine="serial") == []
+    empty = ws.from_arrow(tables(0)).options(fuse=False, shape_blocks=False).map_batches(lambda batch: batch)
+    for last in (empty.drop("x"), empty.map_batches(len, batch_size=1).rename({"x": "y"})):
+        assert last.take(engine="serial") == []
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
-    """A dict could hold only one of them."""
+    """A dict could hold only one of them, and so could a line of JSON: where they come from is told (M54)."""
     table = pa.table([[1], [2]], names=["a", "a"])
-    with pytest.raises(DataError, match=r"MapBatches\(Seen\)|MapBatches\(seen\), block 0.*2 columns have the name 'a'"):
+    with pytest.raises(DataError, match=r"FromArrow, block 0 \(table 0\): 2 columns have the name 'a'"):
         ws.from_arrow(table).map_batches(Seen()).to_arrow(engine="serial")
+    twice = ws.range(2).map_batches(lambda batch: table)
+    for consume in (twice.take, twice.to_arrow, twice.materialize, twice.count):
+        with pytest.raises(DataError, match=r"MapBatches\(<lambda>\), block 0.*2 columns have the name 'a'"):
+            consume(engine="serial")
+
+
+def test_names_that_become_one_text_are_refused() -> None:
+    """A number and the text of it are two keys of a dict, and would be one column (M52, M54)."""
+    keys: Any = {1: [1, 2], "1": [3, 4]}
+    with pytest.raises(
+        DataError, match=r"MapBatches\(<lambda>\), block 0.*two of the columns returned have the name '1'"
+    ):
+        ws.range(2).map_batches(lambda batch: keys).to_arrow(engine="serial")
+    with pytest.raises(DataError, match=r"Map\(<lambda>\), block 0.*two columns of the name '1'"):
+        ws.range(2).map(lambda row: keys).to_arrow(engine="serial")
+
+
+def test_frames_that_are_no_tables_are_told() -> None:
+    """From the outset and out of a function: two columns of one name, values that Arrow does not know (M52)."""
+    pd = pytest.importorskip("pandas")
+    twice, mixed = pd.DataFrame([[1, 2]], columns=["a", "a"]), pd.DataFrame({"b": [1, "x"]})
+    for frame, text in ((twice, "2 columns of the name 'a'"), (mixed, "column 'b' cannot be made.*int, str")):
+        with pytest.raises(DataError, match=f"from_pandas, table 0: .*{text}"):
+            ws.from_pandas(frame)
+        with pytest.raises(DataError, match=rf"MapBatches\(<lambda>\), block 0 .*{text}"):
+            ws.range(1).map_batches(lambda batch, frame=frame: frame).to_arrow(engine="serial")
+    with pytest.raises(UsageTypeError, match="a Series is no table"):
+        ws.from_pandas(mixed["b"])
+
+
+def test_the_remedy_of_a_read_only_batch_is_one_that_helps() -> None:
+    """Who has asked for a private frame is told what pandas hands out, and not to ask for it (M53)."""
+    pytest.importorskip("pandas")
+
+    def change(frame: Any) -> Any:
+        values = frame["id"].to_numpy()
+        values.flags.writeable = False
+        values[0] = 9
+        return frame
+
+    for private, remedy in ((False, "zero_copy=False"), (True, "assign to the frame's columns")):
+        data = ws.range(2).map_batches(change, batch_format="pandas", zero_copy=not private)
+        with pytest.raises(ValueError, match="read-only") as caught:
+            data.to_arrow(engine="serial")
+        assert remedy in caught.value.__notes__[-1]
 
 
 def test_a_class_that_cannot_be_made_is_told() -> None:

@@ -52,7 +52,7 @@ def later(condition, act) -> threading.Thread:
     """Call *act* once *condition* holds."""
 
     def wait() -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not condition() and time.monotonic() < end:
             time.sleep(0.01)
         act()
@@ -348,7 +348,7 @@ def real(cluster, monkeypatch):
 
 def none_left(command) -> None:
     """Wait until Slurm has taken notice that the last job has ended."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while jobs := command("squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING"):
         assert time.monotonic() < end, jobs
         time.sleep(0.05)

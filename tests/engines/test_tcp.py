@@ -154,7 +154,7 @@ def test_a_machine_without_any_route():
     code = "from workspan.engines.tcp import detected_host; print(detected_host())"
     command = ["unshare", "--net", "sh", "-c", f'ip link set lo up; exec "$0" -c "{code}"']
     try:
-        found = subprocess.run([*command, sys.executable], capture_output=True, text=True, timeout=40)
+        found = subprocess.run([*command, sys.executable], capture_output=True, text=True, timeout=120)
     except FileNotFoundError:
         pytest.skip("no unshare here")
     if "unshare" in found.stderr:
@@ -232,7 +232,7 @@ class TestFar:
             try:
                 report = run.wait(40)
             finally:
-                _, err = worker.communicate(timeout=20)
+                _, err = worker.communicate(timeout=60)
         assert worker.returncode == 0, err
         assert (report["t"].blocks.count, report["t"].workers.unmanaged_clients) == (5, 1)
         assert len(seen.read_text().split()) == 5

@@ -250,7 +250,7 @@ class TestRun:
             wait_until(lambda: any(logs.glob(".workspan-run*/context-0")), "the run waits for workers")
             driver.send_signal(number)
         finally:
-            driver.communicate(timeout=20)
+            driver.communicate(timeout=60)
         assert is_gone(driver.pid)
         if number == signal.SIGKILL:
             assert len(folders(logs)) == 1

@@ -27,7 +27,7 @@ def run(code, **kwargs):
     """Run *code* in a process of its own, and return it with the seconds that it took."""
     before = monotonic()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, env=env, timeout=40)
+    done = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, env=env, timeout=120)
     return done, monotonic() - before
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import math
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -486,7 +489,24 @@ def test_report_tells_the_fraction(recorder: ProgressRecorder, clock: Any) -> No
             handle.report(0.9)
             assert handle.fraction == 0.9
             handle.report(7)
+            handle.report(math.nan)
             assert handle.fraction == 0.999
         assert handle.fraction == 1.0
 
     f()
+
+
+def test_data_of_a_block_is_not_kept(recorder: ProgressRecorder) -> None:
+    """A step remembers nothing that N_ref of its first pass could see (E24)."""
+
+    class Data:
+        size = 3.0
+
+    def f() -> Any:
+        data = Data()
+        with WallClockTime("s", N_ref=lambda: data.size):
+            return weakref.ref(data)
+
+    found = f()
+    gc.collect()
+    assert found() is None

@@ -58,7 +58,11 @@ def test_a_changed_n_ref_quarantines(
     run(fresh, 3, 30, other)
     (told,) = [record for record in caplog.records if record.name == "workspan.estimate"]
     assert told.levelname == "WARNING"
-    for part in ("step m.f: N_ref has changed (src1:", "its 5 measurements no longer count", "history discard 'm.f'"):
+    for part in (
+        "step m.f: N_ref has changed (src1:",
+        "measurements so far (5) no longer count",
+        "history discard 'm.f'",
+    ):
         assert part in told.message
     assert changed() == (KEY,)
     assert seen.records[0].workspan["n_ref_changed"] is True
@@ -97,6 +101,28 @@ def test_other_wishes(recorder: ProgressRecorder, run: Any, again: Any, wish: st
     run(fresh, 1, 10, other)
     assert fresh.forecast(KEY).count == left
     assert len(again().forecast(KEY).measurements()) == left
+
+
+def test_discarding_spares_what_counted(recorder: ProgressRecorder, run: Any, again: Any, caplog: Any) -> None:
+    """Only measurements of the earlier N_ref go, here and on disk, and their curve with them (E48)."""
+    for n in (1, 2, 3):
+        run(recorder, n, n * 10, 7.0)  # a number: it cannot be told from any N_ref, so these count in any case
+    for n in (1, 2, 3):
+        run(recorder, n, n * 10, one)
+    config.configure(timing={"on_n_ref_change": "discard"})
+    run(again(), 1, 10, other)
+    assert "measurements so far (3) are discarded" in caplog.text
+    left = again().forecast(KEY)
+    assert [m.N_ref for m in left.measurements()] == [7.0, 7.0, 7.0, 2.0]
+
+
+def test_a_discarded_curve_does_not_answer(recorder: ProgressRecorder, run: Any, again: Any) -> None:
+    """After all measurements went, the default stands, not what was made of them (E48, E62)."""
+    for n in (1, 2, 3):
+        run(recorder, n, n * 10, one)
+    config.configure(timing={"on_n_ref_change": "discard"})
+    run(again(), 1, 10, other)
+    assert again().estimate(KEY, 2.0).source == "default"
 
 
 def test_discard_forgets_here_and_on_disk(recorder: ProgressRecorder, run: Any, again: Any, clock: Any) -> None:

@@ -84,6 +84,14 @@ def test_update_keeps_the_curve_while_it_is_right():
     assert not quick.update(2e6, 9e-4)
 
 
+def test_the_threshold_itself_is_no_reason_to_fit():
+    """E77: an error of exactly the threshold keeps the curve, the least bit more does not."""
+    data = [(1.0, 0.8), (2.0, 0.8), (3.0, 0.8)]
+    error = abs(Estimator("O_N").fit(data).predict(2.0).value - 1.0)  # of a run that takes 1 s
+    assert not Estimator("O_N", update_threshold=error).fit(data).update(2.0, 1.0)
+    assert Estimator("O_N", update_threshold=math.nextafter(error, 0.0)).fit(data).update(2.0, 1.0)
+
+
 def test_bias_below_the_threshold_is_corrected():
     """D33: between fits a local correction follows what the curve misses by, at this size and in part at others."""
     estimator = Estimator("O_N").fit([(1e6, 2.0), (2e6, 4.0), (3e6, 6.0)] * 12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+import warnings
 from itertools import pairwise
 
 import pytest
@@ -244,3 +245,24 @@ def test_points_on_which_a_cubic_runs_away(points, beyond, monotone):
     assert min(grid) >= 0
     assert all(most * 0.999 <= dt <= most * max(1.0, beyond / last) for dt in grid[-1:])
     assert "all of them smaller" in estimator.predict(beyond).basis
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        [(1e308, 1.0), (1.0, 1.0)],
+        [(1e-300, 1.0), (1e300, 2.0), (1.0, 1.0)] * 3,
+        [(1.0, 1e300)] * 6,
+        [(float(i), 10.0 ** (i % 2 * 300)) for i in range(10)],
+    ],
+)
+@pytest.mark.parametrize("order", list(ComputationalOrder))
+def test_numbers_at_the_ends_of_floats_warn_of_nothing(measured, order):
+    """No numeric warning, which with -W error would lose the estimate, and finite answers (E52, E85, R61)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimator = Estimator(order).fit(measured)
+        found = [estimator.predict(size) for size in (0.0, 1e-320, 1.0, 1e10, 1.7e308)]
+    for each in found:
+        assert each.value is None or 0.0 <= each.value < math.inf
+        assert each.low is None or 0.0 <= each.low <= each.value <= each.high < math.inf

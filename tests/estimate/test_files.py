@@ -21,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workspan import config
-from workspan.estimate import WallClockTime, files, snapred
+from workspan.estimate import WallClockTime, files, knowledge, snapred
 from workspan.estimate.files import Fragment, TimingFolder, read_fragment
+from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory, trim
 from workspan.estimate.recorder import ProgressRecorder
@@ -166,7 +167,7 @@ def test_concurrent_processes_lose_nothing(tmp_path: Path, recorder: ProgressRec
 
 
 def test_a_kill_loses_nothing_that_was_finished(tmp_path: Path, recorder: ProgressRecorder, home: Path) -> None:
-    """What was measured before a SIGKILL inside a step is there, the step itself is not (E66, E67, R59, KF-67)."""
+    """What was measured before a SIGKILL inside a step is there, the step itself is not (D31, E66, E67, R59, KF-67)."""
     assert start(tmp_path, home, "s", "10", "inside").communicate()[0] == b""
     assert {key.step_name: kept.count for key, kept in recorder._loaded().items()} == {"s": 10}
     step(1)
@@ -565,3 +566,69 @@ def test_no_handler_runs_under_the_lock(recorder: ProgressRecorder, home: Path) 
     finally:
         logging.getLogger("workspan.estimate").removeHandler(handler)
     assert free == [True]
+
+
+def test_a_name_that_no_file_can_hold_costs_nothing_else(home: Path, recorder: ProgressRecorder, clock: Any) -> None:
+    """Half a surrogate pair in a key, as in the name of a script, is escaped, and all steps are saved (E20, E65)."""
+    for key in (("m\udcff", "f", "s\ud800"), ("m", "f", "plain")):
+        activation = recorder.record(key)
+        clock.work(1.0)
+        recorder.stop(activation)
+    assert recorder.flush()
+    assert sorted(step.key for step in TimingFolder(home).load().values()) == [
+        ("m", "f", "plain"),
+        ("m\\udcff", "f", "s\\ud800"),
+    ]
+
+
+def test_a_step_that_stands_in_a_file_twice_has_both_parts(home: Path, recorder: ProgressRecorder) -> None:
+    """Nothing is lost of a file that was put together by hand (E62, E65)."""
+    home.mkdir(parents=True)
+    parts = [
+        {
+            "details": {"key": ["m", "f", None], "N_ref_hash": None, "order": "O_N"},
+            "measurements": [{"dt": dt, "dt_est": None, "N_ref": 1.0}],
+        }
+        for dt in (1.0, 2.0)
+    ]
+    (home / "execution_timing_2025-03-04T12:00:00Z.json").write_text(json.dumps({"steps": parts}))
+    assert [m.dt for m in recorder.forecast(("m", "f", None)).measurements()] == [1.0, 2.0]
+
+
+def test_fitting_for_a_save_keeps_no_step_waiting(
+    recorder: ProgressRecorder, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Curves are fitted without the lock that the end of every step takes (E26, E67)."""
+    ended: list[bool] = []
+    stored = Forecast.stored
+
+    def slow(self: Forecast, **options: Any) -> Any:
+        def step() -> None:
+            recorder.stop(recorder.record(("m", "other", None)))
+            ended.append(True)
+
+        other = threading.Thread(target=step, daemon=True)
+        other.start()
+        other.join(10.0)
+        return stored(self, **options)
+
+    monkeypatch.setattr(Forecast, "stored", slow)
+    recorder.stop(recorder.record(("m", "f", None)))
+    assert recorder.flush()
+    assert ended == [True]
+
+
+def test_a_save_in_a_hurry_fits_nothing(
+    recorder: ProgressRecorder, clock: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a program does not wait for curves that nobody asked for; the measurements are saved (E67)."""
+    for _ in range(4):
+        activation = recorder.record(("m", "f", None), N_ref=2.0, order="O_N")
+        clock.work(1.0)
+        recorder.stop(activation)
+    recorder.forecast(("m", "f", None)).renew()
+    monkeypatch.setattr(knowledge, "RENEWING_SECONDS", -1.0)
+    monkeypatch.setattr(Forecast, "_build", lambda self: pytest.fail("a curve was fitted"))
+    assert recorder.flush()
+    (kept,) = TimingFolder(home).load().values()
+    assert kept.count == 4

@@ -13,6 +13,7 @@ import pytest
 from workspan.errors import UsageError
 from workspan.estimate import keys
 from workspan.estimate.keys import Key, Place
+from workspan.estimate.manager import WallClockTime
 
 
 def test_names_for_people() -> None:
@@ -29,9 +30,9 @@ def test_names_for_people() -> None:
     assert unnamed == ("m", "Recipe", None)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\x1b[2J", "a\x85"])
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\x1b[2J", "a\x85", "a\ud800"])
 def test_a_bad_step_name_is_refused(name: str) -> None:
-    """Empty, too long, or with control characters (E7)."""
+    """Empty, too long, with control characters, or with what no file can hold (E7)."""
     with pytest.raises(UsageError, match="must have 1 to 200 characters"):
         keys.checked_name(name, "here")
 
@@ -84,6 +85,21 @@ def test_a_script_is_named_by_its_stem_and_a_hash(tmp_path: Path) -> None:
     assert run(tmp_path, "-c", SCRIPT)[0] == "__main__|A.f|s"
 
 
+def test_a_wrapper_from_elsewhere_changes_no_key(tmp_path: Path) -> None:
+    """A function of a script is a step of the script, whoever made the wrapper beneath the decorator (E2, E6)."""
+    (tmp_path / "elsewhere.py").write_text(
+        "import functools\ndef keep(f):\n    @functools.wraps(f)\n    def inner(*a): return f(*a)\n    return inner\n"
+    )
+    (tmp_path / "job.py").write_text(
+        "from elsewhere import keep\nfrom workspan.estimate.keys import declared_module\n"
+        "def f(): pass\nprint(declared_module(f), declared_module(keep(f)))\n"
+    )
+    plain, wrapped = run(tmp_path, "job.py")[0].split()
+    assert plain.startswith("__main__:job-")
+    assert wrapped == plain
+    assert run(tmp_path, "-m", "job") == ["job job"]
+
+
 def test_two_places_may_not_claim_one_key(tmp_path: Path) -> None:
     """The error names both places (E8, KF-61)."""
     file = tmp_path / "mod.py"
@@ -124,3 +140,19 @@ def test_a_wrong_key_is_refused() -> None:
     assert keys.as_key(["m", "f"]) == ("m", "f", None)
     with pytest.raises(UsageError, match=r"'m\.f' is no key"):
         keys.as_key("m.f")
+
+
+def test_a_timed_function_stands_for_its_step() -> None:
+    """Also as a method of an object; of several steps the outermost; an untimed function is refused (E1, E7)."""
+
+    class Service:
+        @WallClockTime("outer", N_ref=lambda *arguments: arguments[1], order="O_N")
+        @WallClockTime("inner", N_ref=lambda self, n: n, order="O_N")
+        def serve(self, n: int) -> int:
+            return n
+
+    key = keys.as_key(Service.serve)
+    assert (key.module, key.qualname, key.step_name) == (__name__, Service.serve.__qualname__, "outer")
+    assert keys.as_key(Service().serve) == keys.as_key(tuple(key)) == key
+    with pytest.raises(UsageError, match="pass the timed function itself"):
+        keys.as_key(len)

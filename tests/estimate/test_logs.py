@@ -362,3 +362,37 @@ def test_overdue_is_not_told_too_early(quick: ProgressRecorder, clock: Any, seen
     quick.countdown.tick()
     assert seen.events == ["start", "overdue"]
     quick.stop(handle)
+
+
+def test_a_countdown_ends_when_the_interval_becomes_zero(quick: ProgressRecorder, clock: Any, seen: Any) -> None:
+    """No flood of records: a step that is counted down is left alone (E73, E91); nor with an interval of almost 0."""
+    config.configure(logging={"interval": 0.25})
+    handle = quick.record("s", N_ref=1.0, order="O_N", enable_logging=True)
+    config.configure(logging={"interval": 0})
+    clock.work(0.25)
+    assert quick.countdown.tick() is None
+    quick.stop(handle)
+    assert seen.events == ["start", "progress", "complete"]
+    config.configure(logging={"interval": 1e-9})
+    handle = quick.record("s", N_ref=1.0, order="O_N", enable_logging=True)
+    assert quick.countdown.tick() == pytest.approx(0.01)
+    quick.stop(handle)
+
+
+def test_what_logging_a_substep_takes_is_overhead_of_its_parent(
+    recorder: ProgressRecorder, clock: Any, seen: Any
+) -> None:
+    """Records of its start and of its end lie in the parent's time, and are told apart from its work (E35)."""
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            clock.work({"start": 3.0, "complete": 20.0}[record.workspan["event"]])  # type: ignore[attr-defined]
+
+    slow = Slow()
+    LOGGER.addHandler(slow)
+    try:
+        with WallClockTime("parent", enable_logging=False) as parent, WallClockTime("child", enable_logging=True):
+            clock.work(1.0)
+    finally:
+        LOGGER.removeHandler(slow)
+    assert (parent.elapsed, parent.overhead) == (24.0, 23.0)

@@ -218,6 +218,7 @@ def test_all_subclasses_at_once(recorder: ProgressRecorder, clock: Any) -> None:
     for cls in (Base, Own, Inherits, Later):
         cls().cook()
     assert [times(recorder, (M, c.__qualname__, None)) for c in (Own, Inherits, Later)] == [[3], [3], [1]]
+    assert recorder.forecast(Own.cook) is recorder.forecast((M, Own.__qualname__, None))
     with pytest.raises(UsageError, match="neither declared"):
         recorder.forecast((M, Base.__qualname__, None))
 
@@ -238,9 +239,17 @@ class _C:
     def cook(self, x: int) -> int:
         return x
 
+    async def later(self, x: int) -> int:
+        return x
+
 
 async def _async_size(x: int) -> int:
     return x
+
+
+class _AsyncSize:
+    async def __call__(self, x: int) -> int:
+        return x
 
 
 @pytest.mark.parametrize(
@@ -249,7 +258,7 @@ async def _async_size(x: int) -> int:
         (lambda: WallClockTime()(_C), "needs method="),
         (lambda: WallClockTime(method=3)(_C), "method=3 must be the name"),
         (lambda: WallClockTime(method="nothing")(_C), "has no attribute 'nothing'"),
-        (lambda: WallClockTime(method="data")(_C), "_C.data is a object of type int, not a method"),
+        (lambda: WallClockTime(method="data")(_C), "_C.data is a value of type int, not a method"),
         (lambda: WallClockTime(method="prop")(_C), "_C.prop is a property"),
         (lambda: WallClockTime(method="Inner")(_C), "_C.Inner is a class"),
         (lambda: WallClockTime(method="f")(_f), "method='f' is for a decorated class"),
@@ -260,12 +269,14 @@ async def _async_size(x: int) -> int:
         (lambda: WallClockTime(N_ref=[1]), r"N_ref=\[1\] is neither callable nor a number"),
         (lambda: WallClockTime(N_ref=True), "neither callable nor a number"),
         (lambda: WallClockTime(N_ref=_async_size), "coroutine or generator function"),
+        (lambda: WallClockTime(N_ref=_AsyncSize()), "coroutine or generator function"),
+        (lambda: WallClockTime(method="cook", N_ref="later")(_C), "coroutine or generator function"),
         (lambda: WallClockTime(N_ref_args=((1,), {}))(_f), "N_ref_args are for a with block"),
         (lambda: WallClockTime()(_C().cook), "a bound method cannot be timed"),
         (lambda: WallClockTime()(len), "a builtin cannot be timed"),
-        (lambda: WallClockTime()(functools.partial(_f, 1)), "a object of type partial cannot be timed"),
+        (lambda: WallClockTime()(functools.partial(_f, 1)), "a value of type partial cannot be timed"),
         (lambda: WallClockTime()(math), "a module cannot be timed"),
-        (lambda: WallClockTime()(_C()), "a object of type _C cannot be timed"),
+        (lambda: WallClockTime()(_C()), "a value of type _C cannot be timed"),
         (lambda: WallClockTime()(WallClockTime()(_f)), "_f is timed already as step"),
         (lambda: WallClockTime().__enter__(), "needs a step name"),
         (lambda: WallClockTime("s", method="cook").__enter__(), "method='cook' is for a decorated class"),

@@ -21,7 +21,7 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ABSENT = "no Chromium on this machine: install Debian's package chromium, or set WORKSPAN_TEST_CHROMIUM"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 _START = """
 import fcntl, os, sys

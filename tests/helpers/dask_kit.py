@@ -18,7 +18,7 @@ import pytest
 
 from helpers.full import FULL
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class DaskCluster:

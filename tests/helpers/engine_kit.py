@@ -13,7 +13,7 @@ from workspan.engines import Engine, Job
 from workspan.grid import Layout
 from workspan.schedule.events import Ended, Event, Ready, Returned
 
-SECONDS = 20.0
+SECONDS = 60.0
 """Longest wait for anything; only a broken engine needs it."""
 
 

@@ -34,7 +34,7 @@ LASTING_DESCRIPTORS = re.compile(
     rf"|/proc/{os.getpid()}/(clear_refs|io|status)"  # the profile of this process: reopening would cost 60 us a block
 )
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 5.0  # a busy machine ends threads and processes late; what stays for good is found all the same
 
 Snapshot = dict[str, dict[object, str]]  # kind -> identity -> description for people
 

@@ -227,7 +227,7 @@ def real_slurm(home: Path) -> Iterator[dict[str, str]]:
 
 
 def _wait_for(condition, what: str) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         if time.monotonic() > end:
             raise TimeoutError(f"{what} did not come up")

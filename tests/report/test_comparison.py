@@ -265,7 +265,7 @@ class TestRefusals:
         """A folder without a run, a history with one, and a run that does not exist are refused by name (issue 10)."""
         record(tmp_path / "a", WALLS, run_id="r1")
         for places, told in (
-            ((tmp_path / "none", tmp_path / "a"), "holds no recorded run"),
+            ((tmp_path / "none", tmp_path / "a"), "does not exist"),
             ((tmp_path / "a",), "holds 1 run that executed something"),
             ((f"{tmp_path / 'a'}#-3", tmp_path / "a"), "there is no run -3"),
             ((f"{tmp_path / 'a'}#r9", tmp_path / "a"), "'r9'; the last ones that executed something: r1"),

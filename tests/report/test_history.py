@@ -54,6 +54,32 @@ def test_a_summary_reads_back_unchanged() -> None:
     assert len(text) < 4000
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_workers": 0},
+        {"cpus": 0},
+        {"workers": -3},
+        {"gap_seconds": 1e300},
+        {"lead_seconds": -5.0},
+        {"cpu_share": -1.0},
+        {"steps": {"read": -0.5}},
+        {"startup": Stat(2, -0.1, 0.01, -0.2, 0.11, -0.2)},
+        {"later": (replace(SUMMARY.later[0], size=1e308),)},
+        {"later": (replace(SUMMARY.later[0], size=-1.0),)},
+        {"later": (replace(SUMMARY.later[0], blocks=0),)},
+        {"later": (replace(SUMMARY.later[0], means=(), counts=()),)},
+        {"later": (replace(SUMMARY.later[0], means=(-1.0,) * len(SUMMARY.later[0].means)),)},
+        {"first": (replace(SUMMARY.first[0], seconds=Stat(2, 1e308, 0.0, 0.0, 1e308, 1e308)),)},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_figures_that_no_run_has_are_refused(wrong: dict[str, object]) -> None:
+    """Damaged or made-up figures make the line a damaged one, not a forecast of less than nothing (R61, E84)."""
+    with pytest.raises(InvalidMetadataError, match="is not possible"):
+        RunSummary.from_json(replace(SUMMARY, **wrong).to_json())  # type: ignore[arg-type]
+
+
 def test_a_summary_of_a_later_version_is_refused() -> None:
     """Its fields may mean something else (D32)."""
     with pytest.raises(InvalidMetadataError, match="'schema' is 99"):

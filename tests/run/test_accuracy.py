@@ -43,7 +43,11 @@ def work(block):
         data = b"x" * 200_000_000
         del data
     elif number > 5:
+        began = time.perf_counter()
         time.sleep(0.05)
+        slept = time.perf_counter() - began
+        with open(f"slept{number}", "w") as file:
+            file.write(str(slept))
 
 if __name__ == "__main__":
     held = b"x" * 1_000_000_000
@@ -73,13 +77,14 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     found, order, _ = json.loads(done.stdout)
     assert order == list(range(12))
     columns = dict(zip(("wall", "cpu", "peak", "read", "written"), zip(*found, strict=True), strict=True))
-    return SimpleNamespace(engine=request.param, **columns)
+    slept = [float((folder / f"slept{number}").read_text()) for number in range(6, 12)]
+    return SimpleNamespace(engine=request.param, slept=slept, **columns)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="I/O is measured on Linux only")
@@ -110,6 +115,11 @@ def test_memory_is_that_of_the_block_and_its_process(measured: SimpleNamespace) 
 
 
 def test_a_sleep_costs_time_and_no_processor(measured: SimpleNamespace) -> None:
-    """Sleeps of 50 ms read 50 ms, at their best to 1 ms, and a CPU time near zero (B128)."""
-    assert 0.05 <= min(measured.wall[6:]) < 0.051
+    """Blocks read what they slept, at their best to 1 ms, and a CPU time near zero (B128).
+
+    How long a sleep of 50 ms is, the block itself tells: a busy machine wakes it late.
+    """
+    beyond = [wall - slept for wall, slept in zip(measured.wall[6:], measured.slept, strict=True)]
+    assert 0 <= min(beyond) < 0.001
+    assert min(measured.slept) >= 0.05
     assert min(measured.cpu[6:]) < 0.002

@@ -51,7 +51,7 @@ class Opener(threading.Thread):
         self.start()
 
     def run(self):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while self.missing and time.monotonic() < end:
             self.missing -= set(os.listdir(self._folder))
             time.sleep(0.01)

@@ -106,7 +106,7 @@ def test_without_data_nothing_is_invented() -> None:
         None,
     ) * 5
     assert (found.source, found.basis, found.method, found.table) == ("default", "default, no data", "none", ())
-    assert "not known (default, no data" in str(found)
+    assert str(found).endswith("not known (default, no data)")
     assert found.tasks["fresh"].default_seconds == pytest.approx(20 * 10 * 3e-9)
 
 
@@ -197,12 +197,12 @@ def test_a_store_alone_is_a_history(tmp_path: Path) -> None:
     """Without summaries the blocks of the tracking store are read, with their times and sizes (D32)."""
     config.configure(timing={"persistent_data": False})
     task = line(30, lambda block: time.sleep(0.002), tracking_path=tmp_path / "track", resource_tracking=True)
-    run(task)
+    report = run(task)
     assert read_summaries("t") == ([], 0)
     found = task.forecast(fresh=True)
     assert found.basis == "30 blocks of 1 run"
     assert found.work_seconds is not None
-    assert 0.06 < found.work_seconds < 1.0
+    assert 0.06 < found.work_seconds < 2 * report.work
     assert found.tasks["t"].peak_rss_bytes is not None
 
 
@@ -210,11 +210,11 @@ def test_a_store_without_measurements_gives_the_figures_of_its_runs(tmp_path: Pa
     """runs.jsonl alone holds how long blocks took: mean, spread and ends (D32)."""
     config.configure(timing={"persistent_data": False})
     task = line(30, lambda block: time.sleep(0.002), tracking_path=tmp_path / "track")
-    run(task, "processes")
+    report = run(task, "processes")
     found = task.forecast(fresh=True)
     assert found.basis == "30 blocks of 1 run"
     assert found.work_seconds is not None
-    assert 0.06 < found.work_seconds < 1.0
+    assert 0.06 < found.work_seconds < 2 * report.work
 
 
 def test_another_layout_is_forecast_by_size(remember: Remember) -> None:
@@ -224,6 +224,56 @@ def test_another_layout_is_forecast_by_size(remember: Remember) -> None:
     odd = ws.Task("t", Roi((0,), (395,)), Roi((0,), (5,)), Roi((0,), (5,)), work)
     remember(odd, [0.05] * 79)
     assert large.forecast().work_seconds == pytest.approx(4.0, rel=0.15)
+
+
+def test_blocks_of_a_size_never_measured_are_a_guess(remember: Remember) -> None:
+    """Blocks a hundred times as large as any measured have a wide range, no memory, and notes that say so (E84)."""
+    small, large = (
+        ws.Task("t", Roi((0,), (40 * n,)), Roi((0,), (n,)), Roi((0,), (n,)), work, read_write_conflict=False)
+        for n in (10, 1000)
+    )
+    remember(small, [0.9, 1.0, 1.0, 1.1] * 10)
+    near, far = small.forecast(), large.forecast()
+    assert near.wall_high / near.wall_low < 2
+    assert far.wall_high / far.wall_low > 5
+    assert any("differ in size 100 times from any" in note for note in far.notes)
+    assert not any("differ in size" in note for note in near.notes)
+    assert near.workers_that_fit
+    assert (far.worker_peak_bytes, far.workers_that_fit, far.table[0].memory_bytes) == (None,) * 3
+    assert any("what memory they take is not known" in note for note in far.notes)
+
+
+def test_rows_of_the_table_agree_where_workers_do_not_matter(remember: Remember) -> None:
+    """One block takes as long however many workers there are, in every row (D32)."""
+    task = line(1, work, "single")
+    remember(task, 0.02, startup=Stat(8, 0.5, 0.1, 0.3, 0.8, 4.0))
+    found = ws.forecast(task, workers=3)
+    assert [row.wall_seconds for row in found.table] == pytest.approx([found.wall_seconds] * 6, rel=0.06)
+
+
+def test_memory_that_is_known_of_a_part_is_not_that_of_the_whole(remember: Remember) -> None:
+    """A task beside it whose memory was never measured leaves the memory of the run unknown (D22)."""
+    first, second = line(20, work, "first"), line(20, work, "second")
+    remember(first)
+    remember(second, peak_rss=None)
+    assert first.forecast().worker_peak_bytes == 3_000_000_000
+    assert ws.forecast([first, second]).worker_peak_bytes is None
+
+
+def test_parallelism_is_not_above_the_number_of_blocks(remember: Remember) -> None:
+    """Blocks that share processors take longer, on the critical path as well as in the work (D32)."""
+    task = line(100, work, "crowded")
+    remember(task, 1.0, cpu_share=1.0)
+    found = ws.forecast(task, workers=32)
+    assert found.work_seconds > 300
+    assert found.parallelism <= 101
+
+
+def test_blocks_that_took_no_time_are_forecast(remember: Remember) -> None:
+    """A clock that did not tick during a block is no error and no negative time (E84)."""
+    remember(line(40, work, "nil"), 0.0)
+    found = ws.forecast(line(40, work, "nil"), workers=2)
+    assert 0.0 <= found.wall_low <= found.wall_seconds < 2.0
 
 
 def test_a_store_of_another_layout_is_refused_unless_fresh(tmp_path: Path) -> None:
@@ -392,10 +442,12 @@ def test_workers_must_be_a_number_above_0(remember: Remember) -> None:
 
 
 def test_the_forecast_of_a_real_run_holds_it() -> None:
-    """Worker processes, sleeping blocks: the second run lies inside what the first one says, within a margin (D32)."""
+    """Worker processes, sleeping blocks: told is what the run took that it comes from, within a margin (D32).
+
+    Not what another run takes: that depends on what else the machine does then.
+    """
     task = line(40, lambda block: time.sleep(0.01), max_workers=2)
-    run(task, "processes")
-    found = task.forecast()
     took = run(task, "processes").wall_seconds
-    assert found.wall_seconds == pytest.approx(took, rel=0.9)
+    found = task.forecast()
+    assert found.wall_seconds == pytest.approx(took, rel=0.6)
     assert found.tasks["t"].startup_seconds is not None

@@ -128,7 +128,7 @@ def check_stores(folder: Path, tasks: dict[str, Task]) -> tuple[set[tuple[str, i
 
 
 @pytest.mark.once
-@pytest.mark.timeout(60 if KILLS == 8 else 600)
+@pytest.mark.timeout(150 if KILLS == 8 else 600)
 def test_a_run_that_is_killed_over_and_over_goes_on_where_it_was(tmp_path, monkeypatch):
     """R19, R24, R1, D25, KF-25: after each SIGKILL of the driver no worker is left within 5 s, what is done is whole,
     what was in flight is told, and the next run does exactly what was not done.

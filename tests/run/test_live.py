@@ -131,7 +131,7 @@ def test_one_after_another(place: Path) -> None:
     assert run([line(1, first, "a"), line(1, second, "b")])
     (told,) = seen
     assert told["workers"][0]["task"] == 1
-    assert told["workers"][0]["seconds"] < 0.1 <= told["elapsed"]
+    assert told["workers"][0]["seconds"] <= told["elapsed"] - 0.1  # without the first block, however slow a look is
 
 
 def test_workers(place: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def test_sources_and_outputs_follow_the_merged_edges():
     a, b = task("a"), task("b")
     merged = a | (a + b)
     assert (merged.sources, merged.outputs) == ([a], [b])
+    assert repr(merged) == "Pipeline(['a', 'b'], 1 edge)"
 
 
 @pytest.mark.parametrize("operator", [lambda a, b: a + b, lambda a, b: a | b])

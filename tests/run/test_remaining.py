@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,13 +11,20 @@ import pytest
 
 import workspan as ws
 from workspan.grid import Layout
+from workspan.measure.stats import Stat
 from workspan.report.aggregate import TaskAggregate
-from workspan.run.costs import Earlier, KnownCosts, LayoutCosts, costs_of, earlier
+from workspan.report.history import LayoutFields, RunSummary, by_place, by_size
+from workspan.run.costs import Earlier, KnownCosts, LayoutCosts, costs_of, earlier, said
+from workspan.run.history import history_file, read_summaries
 from workspan.run.record import RunRecord, TaskBook
 from workspan.run.remaining import RunRemaining
 from workspan.schedule.ledger import Ledger
 from workspan.schedule.slots import Slot
 from workspan.schedule.spec import PipelineSpec, TaskSpec
+from workspan.store.runs import append_run
+
+UNKNOWN = ("gap_seconds", "lead_seconds", "tail_seconds", "overhead_seconds", "cpu_share", "peak_rss")
+COUNTS = ("total", "executed")
 
 
 def nothing(block: ws.Block) -> None:
@@ -221,6 +229,115 @@ class TestHistory:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
         assert done.stderr.strip() == ""
+
+    def test_stragglers_are_told_apart(self):
+        """Two blocks of 60 s among 600 of 1 s are neither the mean nor the spread: they are kept beside them."""
+        rng = random.Random(1)
+        times = [rng.uniform(0.9, 1.1) for _ in range(598)] + [60.0, 60.0]
+        found = said(by_size([8.0] * 600, times, 600), ())
+        assert found is not None
+        assert found.seconds(8.0) == pytest.approx(1.0, rel=0.01)
+        assert found.spread < 0.1
+        assert found.stragglers == pytest.approx((2.0, 600.0, 60.0), rel=0.01)
+
+    def test_a_long_tail_has_no_stragglers(self):
+        """Exponential times have blocks of nine times the median, and none that is not like the others."""
+        rng = random.Random(2)
+        found = said(by_size([1.0] * 600, [rng.expovariate(1.0) for _ in range(600)], 600), ())
+        assert found is not None
+        assert found.stragglers is None
+        assert found.spread == pytest.approx(1.0, abs=0.2)
+
+    def test_sizes_that_differ_by_chance_are_in_proportion(self):
+        """One block of 60 that took 10 % more than its share is chance beside blocks that spread by 20 %."""
+        rng = random.Random(3)
+        times = [rng.gauss(1.0, 0.2) for _ in range(599)]
+        found = said(by_size([1.0] * 599 + [60.0], [*times, 66.0], 600), ())
+        assert found is not None
+        assert found.seconds(60.0) == pytest.approx(60.0, rel=0.02)
+
+    def test_sizes_that_differ_in_fact_are_kept(self):
+        """Blocks ten times as large that take twice as long, and many of them, are said to take that."""
+        rng = random.Random(4)
+        sizes = [1.0, 10.0] * 300
+        found = said(by_size(sizes, [(1.0 if n == 1.0 else 2.0) * rng.uniform(0.9, 1.1) for n in sizes], 600), ())
+        assert found is not None
+        assert [found.seconds(n) for n in (1.0, 10.0)] == pytest.approx([1.0, 2.0], rel=0.02)
+
+    def test_blocks_that_grow_along_the_task(self):
+        """Blocks that grow to ten times the first one are known to do so, and how they spread beside that."""
+        rng = random.Random(5)
+        times = [(1.0 + 9.0 * n / 320) * rng.uniform(0.9, 1.1) for n in range(320)]
+        found = said(by_size([8.0] * 320, times, 320), (), by_place(range(320), times, 320))
+        assert found is not None
+        mean = sum(times) / 320
+        assert found.places[0] * mean == pytest.approx(sum(times[:10]) / 10, rel=0.05)
+        assert found.places[-1] * mean == pytest.approx(sum(times[-10:]) / 10, rel=0.05)
+        assert found.spread < 0.1
+        assert found.without_places().spread == pytest.approx(0.47, abs=0.03)
+
+    def test_chance_is_no_place(self):
+        """Exponential times, or one straggler, say nothing of where in the task they were."""
+        rng = random.Random(6)
+        for times in (
+            [rng.expovariate(1.0) for _ in range(320)],
+            [1.0 + n % 3 / 10 + 60 * (n == 9) for n in range(320)],
+        ):
+            found = said(by_size([8.0] * 320, times, 320), (), by_place(range(320), times, 320))
+            assert found is not None
+            assert found.places == ()
+
+    def test_a_part_of_a_task_has_no_places(self):
+        """A run that did the last quarter says nothing of the blocks before."""
+        assert by_place(range(240, 320), [1.0] * 80, 320) == ()
+        assert by_place([], [], 0) == ()
+
+    def test_a_run_keeps_them(self):
+        """The summary of a run has the time of its blocks along the task, unless a part of them was done before."""
+        some = task("remaining-places", blocks=80)
+        ws.run_blockwise(some, engine="serial", progress=False, summary=False)
+        (summary,), _ = read_summaries(some.task_id)
+        assert len(summary.places) == 9
+        assert sum(summary.places) > 0
+
+    def test_the_next_run_follows(self):
+        """After a run of blocks that grow their costs are known before the first one; not for another layout."""
+        seconds = [1.0 + 9.0 * n / 320 for n in range(320)]
+        grown, other = task("remaining-grown", blocks=320), task("remaining-grown", blocks=300)
+        function, n_ref = grown.history_marks()
+        layout, places = LayoutFields.of(grown.layout), by_place(range(320), seconds, 320)
+        later, none, counts = by_size([1.0] * 320, seconds, 320), dict.fromkeys(UNKNOWN), dict.fromkeys(COUNTS, 320)
+        summary = RunSummary(
+            run_id="r",
+            task_id=grown.task_id,
+            started_at=1.0,
+            wall_seconds=1.0,
+            outcome="completed",
+            layout=layout,
+            skipped=0,
+            failed=0,
+            failures=0,
+            max_workers=2,
+            workers=2,
+            cpus=2,
+            basis="round trip",
+            later=later,
+            first=(),
+            startup=Stat(),
+            teardown=Stat(),
+            function=function,
+            n_ref=n_ref,
+            places=places,
+            **none,
+            **counts,
+        )
+        path = history_file(grown.task_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        append_run(path, summary.to_json())
+        costs = costs_of(grown, grown.layout, earlier(grown))
+        assert [costs.cost(n) for n in (5, 160, 315)] == pytest.approx([1.1, 5.5, 9.9], rel=0.05)
+        assert sum(costs.cost(n) for n in range(320)) == pytest.approx(320 * costs.mean)
+        assert earlier(other).places == ()
 
 
 class TestCosts:

@@ -444,7 +444,8 @@ class TestSerialEngine:
         task = line(4, lambda b: pause.wait(0.05) and None, max_workers=4, timeout=0.08, max_retries=0)
         report = run(task)
         assert report
-        assert report["t"].work_seconds == pytest.approx(0.2, rel=0.5)
+        # Counted from their grants, all made at the begin, they would sum up to more than the run took.
+        assert 4 * 0.05 <= report["t"].work_seconds <= report["t"].wall_seconds
 
 
 class TestWorkers:

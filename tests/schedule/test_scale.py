@@ -36,14 +36,14 @@ def run_fresh(script):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("conflict", [False, True])
 def test_a_billion_blocks_cost_nothing_before_they_run(conflict):
-    """B27: the first block of 10^9 is there in half a second, and a thousand more touch no megabyte."""
+    """B27: the first block of 10^9 is there in half a second of CPU, and a thousand more touch no megabyte."""
     found = run_fresh(
         f"""
-        before, begin = resident(), time.monotonic()
+        before, begin = resident(), time.process_time()
         layout = Layout((0,) * 3, (1002,) * 3, (0,) * 3, (3,) * 3, (1,) * 3, (1,) * 3, "valid", {conflict})
         ledger = Ledger(PipelineSpec((TaskSpec("t", layout),)))
         first = ledger.acquire(0)
-        seconds = time.monotonic() - begin
+        seconds = time.process_time() - begin
         ledger.complete(0, first)
         for _ in range(1000):
             ledger.complete(0, ledger.acquire(0))
@@ -80,11 +80,11 @@ def seconds_of_fan_in(side):
     source = Layout((0,) * 3, (side,) * 3, (0,) * 3, (1,) * 3, (0,) * 3, (1,) * 3, "valid", False)
     whole = Layout((0,) * 3, (side,) * 3, (0,) * 3, (side,) * 3, (0,) * 3, (side,) * 3, "valid", False)
     ledger = Ledger(PipelineSpec((TaskSpec("a", source), TaskSpec("b", whole)), ((0, 1),)))
-    begin = time.perf_counter()
+    begin = time.process_time()
     while (index := ledger.acquire(0)) is not None:
         ledger.complete(0, index)
     assert ledger.acquire(1) == 0
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def test_a_fan_in_costs_its_number_of_inputs():

@@ -241,7 +241,7 @@ class TestDrain:
         assert times.input_prep_s is times.unsplit_s is times.stage_s is times.step_s is times.user_s is None
 
     def test_a_drain_inside_a_body_splits_the_open_windows(self, transform_clock, clock):
-        """Time so far is in this record and the rest in the next; none is lost, doubled or moved (A12, M17)."""
+        """Time so far is in this record and the rest in the next; none is lost, doubled or moved (A12, M16, M17)."""
         watch = transform_clock(clock=clock)
         found = []
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from helpers.step_kit import step, steps, working
-from workspan import Phase
+from workspan import Phase, TransformClock
 from workspan.errors import UsageTypeError
+from workspan.measure import _timers_py as timers
+from workspan.steps import clock as timing
 from workspan.steps import fold
 
 
@@ -186,6 +189,18 @@ class TestMore:
         assert times.overhead_s <= 200 * max(each, watch.overhead_ns(watch._timers, watch._now()[1])) / 1e9 * 1.0001
         assert times.total_ns == 198  # it is not taken out of the figures
 
+    def test_an_interruption_does_not_make_the_timers_free(self, monkeypatch):
+        """Other programs that take the processor while the cost is found change it in neither direction (M97)."""
+        readings = iter([0, 300, 400, 1000, 1320, 6000, 7000, 9000, 9110])  # begin, middle, end, three times
+        implementation = SimpleNamespace(
+            __name__="made up",
+            Cell=timers.Cell,
+            Timer=timers.Timer,
+            CLOCKS={"monotonic": lambda: next(readings), "x": int},
+        )
+        monkeypatch.setattr(timing, "_PULLS", 10)
+        assert TransformClock.overhead_ns(implementation, "x") == (300 - 100) / 10
+
     def test_cpu_time_makes_timers_dearer(self, transform_clock):
         """The overhead is found for the way in which the chain is timed (M97)."""
         name = transform_clock()._now()[1]
@@ -194,6 +209,17 @@ class TestMore:
         watch = transform_clock(cpu=True)
         list(watch.chain(steps(iter), range(10)))
         assert watch.drain().overhead_s == pytest.approx(11 * watched / 1e9)
+
+    def test_a_disturbance_is_no_time_that_timers_save(self, transform_clock, monkeypatch):
+        """A pause of the machine in the loop without a timer does not make the timers cost nothing (M97)."""
+        implementation = transform_clock()._timers
+        times = iter([0, 60_000, 80_000, 0, 50_000, 90_000_000, 0, 40_000_000, 40_030_000])
+        clocks = {"own": implementation.CLOCKS["monotonic"], "monotonic": lambda: next(times)}
+        fake = SimpleNamespace(
+            __name__="disturbed", CLOCKS=clocks, Cell=implementation.Cell, Timer=implementation.Timer
+        )
+        monkeypatch.setattr("workspan.steps.clock._overheads", {})
+        assert transform_clock.overhead_ns(fake, "own") == (50_000 - 20_000) / 2000
 
     def test_a_chain_that_is_mostly_timers_says_so(self, transform_clock, clock):
         """From 2 % on the table says how to make timing cheaper, and below it does not (M98)."""

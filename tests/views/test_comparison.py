@@ -44,10 +44,23 @@ def test_the_scene() -> None:
         )
     )
     assert text.splitlines() == [
-        "smooth  wall    1.7 s -> 1.9 s  +11 % (+9 .. +13)  filter 1.0 s -> 1.2 s  REGRESSION",
+        "smooth  wall    1.7 s -> 1.9 s  +11 % (+9 .. +13)  filter 1.0 -> 1.2 s  REGRESSION",
         "smooth  memory  no difference",
         "1 regression of more than 10 %",
     ]
+
+
+def test_a_narrow_terminal() -> None:
+    """Lines fit the terminal: steps go below their task, and long ids are cut in the middle (issue 10)."""
+    one = row("wall", 1.7, 1.887, "more", regression=True, task="1 FromItems->MapBatches(a_rather_long_name)->Write")
+    step = row("steps/filter", 1.0, 1.2, "more", task=one.task)
+    lines = render_comparison(comparison(one, step), columns=80).splitlines()
+    assert lines[0].endswith("+11 % (+9 .. +13)  REGRESSION")
+    assert lines[0].startswith("1 FromItems->…_name)->Write  wall  1.7 s -> 1.9 s")
+    assert lines[1] == "    filter 1.0 -> 1.2 s"
+    assert max(map(len, lines)) <= 80
+    wide = render_comparison(comparison(one, step), columns=120)
+    assert wide == render_comparison(comparison(one, step))
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,31 @@ class TestPage:
         assert "0.0 B" not in page
         assert "0.0 µs" not in page.replace("± 0.0 µs", "")
 
+    def test_a_failure_is_headed_by_what_was_raised(self, tracked, make):
+        """The line that names the exception stands at the head, not the last line of its text (issue 10)."""
+        error = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nValueError: one\nand two'
+        run = make.run_report(replace(tracked, failed_blocks=(make.failure(error=error),)))
+        shown = squeezed(Reader(render_page(build_page(run))).text)
+        assert "raised an error: ValueError: one" in shown
+        assert "raised an error: and two" not in shown
+
+    def test_a_run_that_was_killed(self, tracked, make):
+        """What nobody recorded is not made up: how workers ended, failed attempts, when the run ended (R25)."""
+        workers = replace(tracked.workers, exits={})
+        blocks = replace(tracked.blocks, failures=0, failed=0)
+        task = replace(tracked, run_id="unrecorded", outcome="interrupted", workers=workers, blocks=blocks)
+        shown = squeezed(Reader(render_page(build_page(replace(make.run_report(task), run_id="unrecorded")))).text)
+        assert "This run left no report" in shown
+        assert "how they ended is not known" in shown
+        assert "all ended cleanly" not in shown
+        assert "from its first block to its last" in shown
+
+    def test_no_blocks(self, tracked, make):
+        """A task without blocks is not told to track its resources (issue 10)."""
+        blocks = replace(tracked.blocks, count=0, total=0)
+        page = build_page(make.run_report(replace(tracked, blocks=blocks)), extras={tracked.task_id: Extra(source())})
+        assert page.tasks[0].absent == "The task has no blocks."
+
     def test_the_page_s_policy_lets_only_its_own_code_run(self, tracked, make):
         """Nothing may be loaded or sent; script and style are allowed by their hashes alone (R50)."""
         page = Reader(render_page(build_page(make.run_report(tracked))))

@@ -239,10 +239,20 @@ class TestWhatPrints:
         assert {char for char in text if not char.isprintable()} == {"\n"}
 
     def test_a_long_step_name_is_cut(self, make):
-        """One long name does not push all figures off the screen."""
+        """One long name does not push all figures off the screen, and keeps its end, by which names differ."""
         from workspan.report.parts import StepSummary
 
-        steps = {"n" * 300: StepSummary(make.stat(1, 0.1), 1, 1.0)}
+        steps = {"n" * 300 + " output build": StepSummary(make.stat(1, 0.1), 1, 1.0)}
         lines = render_panel(make.run_report(make.task_report(steps=steps))).splitlines()
         assert max(map(len, lines)) < 140
-        assert f"    {'n' * 39}…   100 %   100.0 ms ± 0.0 ms" in lines
+        assert f"    {'n' * 20}…{'n' * 6} output build   100 %   100.0 ms ± 0.0 ms" in lines
+
+    def test_a_long_task_id_has_its_line(self, make):
+        """At a terminal no line about a task is wider than it, however long the id is (issue 10)."""
+        report = replace(make.task_report("t" * 100), work_seconds=4.0, span_seconds=0.1, work_basis="round trip")
+        lines = render_panel(make.run_report(report), columns=80).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[2] == "t" * 40 + "…" + "t" * 39
+        assert lines[3].startswith("  ")
+        assert lines[3].endswith(" wall")
+        assert "    (more workers can help)" in lines

@@ -59,6 +59,17 @@ class TestBars:
         assert line.endswith(words)
         observer.on_finish({"smooth": make.state("smooth", 1728)})
 
+    def test_a_long_name_gives_way(self, make, clock):
+        """The id of a dataset's task is cut in the middle before any figure is (issue 10)."""
+        shown = console(80)
+        observer = RichProgress(console=shown, clock=clock)
+        name = "1 ReadParquet->Filter((delay > 15))->MapBatches(features_with_a_long_name)"
+        state = make.state(name, 1728, 1204, processing=8, worker_start=8, left=Left(52.0, 50.0, 55.0))
+        observer.on_start({name: state})
+        (line,) = screen(shown)
+        assert re.fullmatch(r"1 ReadParquet->.*….*ong_name\) ▶ \S*━.* 1,204/1,728 69% 8 workers 0:52 left", line)
+        observer.on_finish({name: make.state(name, 1728)})
+
     def test_a_line_a_task_in_display_order(self, make, clock):
         """Each task has its own line, with its own speed and sign (KF-50)."""
         shown = console()

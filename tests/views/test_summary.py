@@ -194,3 +194,14 @@ class TestSkipSentence:
         """The sentence at the start of a resumed run, and after it (R24, B171, D25)."""
         sentence = skip_sentence("seg", 12, reasons, in_flight=in_flight)
         assert sentence.removesuffix(" function") == f"seg: {told}"
+
+
+def test_a_long_task_id_fits_the_terminal(make):
+    """At a terminal the table is no wider than it, however long an id is (issue 10)."""
+    name = "1 FromItems->" + "x" * 80 + "->Write"
+    text = summary(make.state(name, 12, 10, failed=2), errors={name: [make.failure()]}, columns=80)
+    assert "a rerun repeats all blocks of" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "  1 FromItems->x" in text
+    assert "->Write ✗" in text
+    assert name in summary(make.state(name, 12))

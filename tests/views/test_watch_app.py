@@ -60,6 +60,8 @@ class Stage:
 
         async def go() -> None:
             async with self.app.run_test(size=size) as pilot:
+                while not self.app.query(OptionList):  # a busy machine: the pilot does not wait for ever
+                    await pilot.pause(0.01)
                 await steps(pilot)
 
         asyncio.run(go())

@@ -88,13 +88,25 @@ class TestPicture:
         tasks = [task(), task("b", number=1, completed=1728), task("c", number=2, failed=3)]
         lines = picture(program(run(tasks=tasks, failures=[failure()])), ascii_only=True)
         assert "".join(lines).isascii()
-        assert "smooth >  #############" in lines[2]
+        assert "smooth >  ##########..." in lines[2]
 
     @pytest.mark.parametrize("width", [20, 40, 80, 200])
     def test_few_columns(self, width: int) -> None:
         """In a narrow terminal the bar gives way to the figures (R63)."""
         line = picture(program(run()), width=width)[2]
         assert len(re.findall("[━╸─]", line)) == max(0, min(20, width // 2 - 20))
+
+    def test_long_names_and_figures_fit(self) -> None:
+        """At 80 columns neither a range with workers nor the id of a dataset's task pushes figures off the screen."""
+        long = "1 ReadParquet->Filter((delay > 15))->MapBatches(features)->Write"
+        tasks = [task(low=110.0, high=140.0), task(long, number=1, low=110.0, high=140.0)]
+        workers = [worker(0, task=1, seconds=1.2), worker(1, task=1, does="waiting", seconds=0.3)]
+        lines = picture(program(run(tasks=tasks, workers=workers)))
+        assert max(map(len, lines)) <= 80
+        assert all("2:04 left (1:50 - 2:20), 2 workers" in line for line in lines[2:4])
+        assert "1 Read" in lines[3]
+        assert "Write ▶  ━" in lines[3]
+        assert lines[4].endswith("Write  block 40 (3, 0), 1.2 s")
 
     @pytest.mark.parametrize("height", [7, 12, 20, 60])
     def test_few_lines(self, height: int) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
+_READERS = {"compare", "forecast", "history", "report", "trace"}
+"""Commands that run none of the user's code, and do no linear algebra."""
+
+
 class Terminated(BaseException):
     """SIGTERM arrived; not an ``Exception``, so that no handler of errors takes it for one."""
 
@@ -49,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from workspan.cli import exits
 
+    if words and words[0] in _READERS:  # NumPy starts threads when it is loaded, which is a third of its time
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = exits.INTERRUPTED
     try:
         with _sigterm_raises():
@@ -66,7 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         from workspan.cli import terminal
 
-        terminal.finish()
+        if not terminal.finish():  # a result that is cut off must not look whole
+            terminal.complain("workspan: no space is left for what was printed")
+            terminal.finish()
+            code = code or exits.STORE
     return code
 
 

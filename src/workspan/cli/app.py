@@ -7,29 +7,50 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 import workspan as ws
 from workspan.cli import exits
 from workspan.cli.history_app import build as history
-from workspan.cli.terminal import complain
+from workspan.cli.terminal import complain, say
 
 _PLACE = "A tracking folder, a folder of some, or a runs.jsonl; '#-2' behind it selects a run."
 
 
 def run(words: list[str]) -> int:
     """Carry out the command line *words* and return the exit code."""
+    if words == ["--version"]:  # the parser would load what draws its help
+        say(_version())
+        return exits.DONE
     application = build()
     try:
         command, bound, *_ = application.parse_args(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        complain(f"workspan: {' '.join(str(error).split())} (workspan --help lists the options)")
+        name = words[0] if words and words[0] in application else ""
+        text = " ".join(str(error).split())
+        if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+            text = f"{name or 'workspan'} takes no more words, and there {_are(error.unused_tokens)}."
+        help_of = f"workspan {name} --help" if name else "workspan --help"
+        complain(f"workspan: {text} (`{help_of}` lists the options)")
         return exits.REFUSED
     if command.__module__.startswith(__package__):  # ours, and not help or version
         return int(command(*bound.args, **bound.kwargs))
     with suppress(SystemExit):  # so rich leaves when the reader of its help has gone
         command(*bound.args, **bound.kwargs)
     return exits.DONE
+
+
+def _version() -> str:
+    return f"workspan {ws.__version__}"
+
+
+def _default(value: Any) -> str | None:
+    """Return a default as help shows it; that nothing is asked for needs no words."""
+    return None if value is None or value is False or value == () else str(value)
+
+
+def _are(words: Sequence[str]) -> str:
+    return f"{'is' if len(words) == 1 else 'are'} {', '.join(map(repr, words))}"
 
 
 def build() -> App:
@@ -41,8 +62,8 @@ def build() -> App:
             "Exit codes: 0 done, 1 run not complete, 2 refused before the run, 3 store locked, corrupt or full, "
             "130 and 143 ended by a signal. Any command takes --traceback to show where an error came from."
         ),
-        version=lambda: f"workspan {ws.__version__}",
-        default_parameter=Parameter(negative=()),
+        version=_version,
+        default_parameter=Parameter(negative=(), show_default=_default),
     )
     app.command(demo)
     app.command(run_script, name="run")
@@ -117,28 +138,34 @@ def forecast(
 
 
 def report(
-    path: Annotated[str, Parameter(help=_PLACE)] = ".",
+    path: Annotated[Path, Parameter(help=_PLACE)] = Path(),
     /,
     *,
-    html: Annotated[Path | None, Parameter(help="Write a page about the run, which needs nothing but itself.")] = None,
+    html: Annotated[
+        Path | None,
+        Parameter(help="Write a page about the run, which needs nothing but itself.", allow_leading_hyphen=True),
+    ] = None,
     json: Annotated[
         Path | None, Parameter(help="Write the report; - is standard output.", allow_leading_hyphen=True)
     ] = None,
     csv: Annotated[
         Path | None, Parameter(help="Write the blocks, a row each; - is standard output.", allow_leading_hyphen=True)
     ] = None,
-    parquet: Annotated[Path | None, Parameter(help="Write the blocks, a row each.")] = None,
+    parquet: Annotated[Path | None, Parameter(help="Write the blocks, a row each.", allow_leading_hyphen=True)] = None,
 ) -> int:
-    """Print the resource panel of the last run, and write it as a page or as data."""
+    """Print how far the last run came and what it cost, and write it as a page or as data.
+
+    A run that goes on, or was killed, is told from its tracking store.
+    """
     from workspan.cli.report import Outputs
     from workspan.cli.report import run as run_report
 
-    return run_report(path, Outputs(html=html, json=json, csv=csv, parquet=parquet))
+    return run_report(str(path), Outputs(html=html, json=json, csv=csv, parquet=parquet))
 
 
 def compare(
-    a: Annotated[str, Parameter(help=_PLACE)],
-    b: Annotated[str | None, Parameter(help="The newer one; without it the last run at A and the one before.")] = None,
+    a: Annotated[Path, Parameter(help=_PLACE)],
+    b: Annotated[Path | None, Parameter(help="The newer one; without it the last run at A and the one before.")] = None,
     /,
     *,
     fail_over: Annotated[str | None, Parameter(help="End with exit code 1 if anything grew by more: 10%.")] = None,
@@ -147,7 +174,7 @@ def compare(
     ] = (),
     smallest: Annotated[str, Parameter(help="Smallest change that matters.")] = "2%",
     also: Annotated[
-        tuple[str, ...], Parameter(help="More runs of the older program, which tell how much runs differ.")
+        tuple[Path, ...], Parameter(help="More runs of the older program, which tell how much runs differ.")
     ] = (),
     with_first: Annotated[bool, Parameter(help="Take the first block of each worker, too.")] = False,
     all: Annotated[bool, Parameter(help="Show every step, and how it was compared.")] = False,
@@ -160,11 +187,11 @@ def compare(
     from workspan.cli.compare import run as run_compare
 
     return run_compare(
-        a,
-        b,
+        str(a),
+        None if b is None else str(b),
         fail_over=fail_over,
         smallest=smallest,
-        also=also,
+        also=[str(path) for path in also],
         fail_on=fail_on,
         with_first=with_first,
         everything=all,
@@ -173,7 +200,7 @@ def compare(
 
 
 def trace(
-    path: Annotated[str, Parameter(help=_PLACE)],
+    path: Annotated[Path, Parameter(help=_PLACE)],
     /,
     *,
     out: Annotated[
@@ -192,7 +219,7 @@ def trace(
     """
     from workspan.cli.trace import run as run_trace
 
-    return run_trace(path, out=out, lanes=lanes, limit=limit, compress=gzip, otlp=otlp)
+    return run_trace(str(path), out=out, lanes=lanes, limit=limit, compress=gzip, otlp=otlp)
 
 
 def repair(
@@ -212,6 +239,8 @@ def repair(
 
 
 def watch(
+    place: Annotated[Path | None, Parameter(help="A tracking folder: only the program that works into it.")] = None,
+    /,
     *,
     name: Annotated[
         str | None,
@@ -230,7 +259,7 @@ def watch(
     """
     from workspan.cli.watch import run as run_watch
 
-    return run_watch(name=name, pid=pid, plain=plain, once=once)
+    return run_watch(None if place is None else str(place), name=name, pid=pid, plain=plain, once=once)
 
 
 def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of a run.")]) -> int:
@@ -249,7 +278,9 @@ def run_script(
     /,
     *arguments: Annotated[str, Parameter(help="Arguments of the script (sys.argv); options of its own after --.")],
     workers: Annotated[int | None, Parameter(converter=_whole, help="Most workers of each task.")] = None,
-    engine: Annotated[str | None, Parameter(help="processes, serial, or what else run_blockwise takes.")] = None,
+    engine: Annotated[
+        str | None, Parameter(help="Who runs the blocks: processes, serial, dask, ray, slurm, dask://host:8786.")
+    ] = None,
     tracking: Annotated[
         Path | None, Parameter(help="Folder that remembers what was done, with a folder of each task.")
     ] = None,

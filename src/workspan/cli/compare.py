@@ -34,10 +34,46 @@ def run(
     ------
     ConfigurationError
         Nothing is recorded there, or a share makes no sense.
+    InvalidMetadataError
+        A store is damaged.
     """
+    try:
+        return _run(
+            a,
+            b,
+            fail_over=fail_over,
+            smallest=smallest,
+            also=also,
+            fail_on=fail_on,
+            with_first=with_first,
+            everything=everything,
+            as_json=as_json,
+        )
+    except Exception as error:  # whatever happens, it must not look like a regression
+        code = exits.code_of(error)
+        if code == exits.INCOMPLETE:
+            raise ConfigurationError(f"nothing could be compared: {error}") from error
+        if code is not None:
+            raise
+        exits.explain(error, traceback=True)
+        return exits.REFUSED
+
+
+def _run(
+    a: str,
+    b: str | None,
+    *,
+    fail_over: str | None,
+    smallest: str,
+    also: Sequence[str],
+    fail_on: Sequence[str],
+    with_first: bool,
+    everything: bool,
+    as_json: bool,
+) -> int:
     from workspan.report.comparison import compare
     from workspan.views.comparison import render_comparison
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     found = compare(
         a,
@@ -51,7 +87,8 @@ def run(
     if as_json:
         say(json.dumps(found.to_dict(), indent=1, allow_nan=False))
     else:
-        say(render_comparison(found, everything=everything, encoding=encoding_of(sys.stdout)))
+        encoding, columns = encoding_of(sys.stdout), columns_of(sys.stdout)
+        say(render_comparison(found, everything=everything, encoding=encoding, columns=columns))
     if found.regressions:
         return _WORSE
     # Without a limit a task that is gone is a thing to read; with one the gate cannot say that all is well.

@@ -221,6 +221,8 @@ def _disk(path: Path | None) -> Iterator[Check]:
         "free_files": disk.free_files,
     }
     where = f"{disk.folder} ({disk.kind or 'a file system that the system does not name'})"
+    if path is not None and not path.exists():
+        where = f"{path} does not exist yet; {where}"
     if path is not None and path.exists() and not path.is_dir():
         yield Check("folder", "broken", f"{path} is a file, not a folder", "name a folder", facts)
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from workspan.cli import terminal
 from workspan.errors import (
@@ -11,11 +13,16 @@ from workspan.errors import (
     LayoutMismatchError,
     MapError,
     MissingExtraError,
+    NoStoreError,
     StoreFullError,
     StoreLockedError,
     UsageTypeError,
     WorkspanError,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 DONE = 0
 INCOMPLETE = 1
@@ -53,7 +60,7 @@ def code_of(error: Exception) -> int | None:
     """Exit code for *error*; ``None`` if it is not one that the user can do anything about."""
     if isinstance(error, (InvalidMetadataError, StoreLockedError, StoreFullError)):
         return STORE
-    if isinstance(error, (ConfigurationError, MissingExtraError, UsageTypeError)):
+    if isinstance(error, (ConfigurationError, MissingExtraError, NoStoreError, UsageTypeError)):
         return REFUSED
     if isinstance(error, WorkspanError):
         return INCOMPLETE
@@ -65,6 +72,27 @@ def code_of(error: Exception) -> int | None:
 def is_full(error: OSError) -> bool:
     """Whether *error* says that a disk, or the user's share of it, is full."""
     return error.errno in _FULL
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """Say what the file system refuses with the option that asked for it.
+
+    Raises
+    ------
+    StoreFullError
+        There is no room for the file.
+    ConfigurationError
+        It cannot be written for another reason.
+    """
+    try:
+        yield
+    except (BrokenPipeError, WorkspanError):  # the reader has seen enough; or it is said already
+        raise
+    except OSError as error:
+        if is_full(error):
+            raise StoreFullError(f"no space is left for {option} {path}") from error
+        raise ConfigurationError(f"{option} {path} cannot be written: {error.strerror or error}") from error
 
 
 def _one_line(error: Exception) -> str:

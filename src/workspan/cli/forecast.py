@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workspan.cli import exits
 from workspan.cli.terminal import complain, say
 from workspan.errors import ConfigurationError, WorkspanError
-from workspan.report.places import EXPECTED, RUNS, task_folders
+from workspan.report.places import RUNS, nothing_at, task_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def run(path: Path, *, workers: int | None, fresh: bool, as_json: bool) -> int:
     from workspan.schedule.resume import DONE
     from workspan.schedule.spec import PipelineSpec, TaskSpec
     from workspan.views.forecast import render_forecast
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     found = _find(path)
     done = {entry.task_id: entry.reader.done_of(entry.layout) for entry in found}
@@ -83,7 +83,7 @@ def run(path: Path, *, workers: int | None, fresh: bool, as_json: bool) -> int:
         say("All blocks are done; this is what it takes to do them again.")
     elif not fresh:
         say("What is left of it:")
-    say(render_forecast(forecast, encoding=encoding_of(sys.stdout)))
+    say(render_forecast(forecast, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout)))
     return exits.DONE
 
 
@@ -107,13 +107,15 @@ def _find(path: Path) -> list[_Tracked]:
     for problem in problems:
         complain(f"workspan: {problem}")
     if not found:
-        raise ConfigurationError(f"{str(path)!r} holds no tracking store: {EXPECTED}")
+        if problems:
+            raise ConfigurationError(f"{str(path)!r} holds no tracking store that can be used")
+        raise ConfigurationError(nothing_at(path, "tracking store"))
     return found
 
 
 def _tracked(folder: Path) -> _Tracked | None:
+    from workspan.report.unrecorded import stored_layout, unrecorded
     from workspan.run.history import read_summaries
-    from workspan.run.past import stored_layout
     from workspan.store.hash import layout_hash
     from workspan.store.reader import StoreReader
     from workspan.store.runs import last_run
@@ -133,6 +135,8 @@ def _tracked(folder: Path) -> _Tracked | None:
     line: dict[str, Any] = last_run(folder / RUNS) or {}
     workers = line.get("workers")
     count = workers.get("count") if isinstance(workers, dict) else None
+    if newest is None and not line and (left := unrecorded(folder, after=0.0)) is not None:
+        count = left.workers.count
     if newest is not None:
         layout = newest.layout.layout()
     elif layout.read_shape != layout.write_shape:

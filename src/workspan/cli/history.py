@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workspan.cli import exits
-from workspan.cli.terminal import complain, say
+from workspan.cli.terminal import complain, remark, say
 from workspan.errors import ConfigurationError, StoreLockedError
+from workspan.views.format import count, one_line
 
 if TYPE_CHECKING:
     from workspan.estimate.files import TimingFolder
@@ -26,14 +29,16 @@ DAY_SECONDS = 86400.0
 def list_steps(directory: Path | None) -> int:
     """Print a table of all steps."""
     from workspan.views.history import render_steps
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     folder = _folder(directory)
     forecasts = [each for kept in _by_name(_load(folder)) for each in _forecasts(kept)]
+    if not forecasts and folder.closed_by is not None:
+        raise ConfigurationError(f"the steps in {str(folder.directory)!r} cannot be shown: {folder.closed_by}")
     if not forecasts:
-        say(f"no step was ever measured ({folder.directory} holds nothing)")
+        remark(f"no step was ever measured ({folder.directory} holds nothing)")
     else:
-        say(render_steps(forecasts, encoding=encoding_of(sys.stdout)))
+        say(render_steps(forecasts, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout)))
     return exits.DONE
 
 
@@ -72,7 +77,7 @@ def discard(name: str, directory: Path | None) -> int:
         kept.series.clear()
 
     _save(folder, change)
-    say(f"{key}: {_count(lost[0])} discarded")
+    say(f"{_name(key)}: {count(lost[0], 'measurement')} discarded")
     return exits.DONE
 
 
@@ -94,9 +99,9 @@ def prune(directory: Path | None, *, days: float, limit: int | None) -> int:
             series.measurements = fewer
 
     _save(folder, change)
-    for key, count in lost.items():
-        say(f"{key}: forgotten with {_count(count)}")
-    say(f"{len(lost)} steps and {trimmed[0]} more measurements were forgotten")
+    for key, number in lost.items():
+        say(f"{_name(key)}: forgotten with {count(number, 'measurement')}")
+    say(f"{count(len(lost), 'step')} and {count(trimmed[0], 'more measurement')} were forgotten")
     return exits.DONE
 
 
@@ -116,12 +121,13 @@ def take_in(paths: Sequence[Path], directory: Path | None) -> int:
     for path in _files(paths):
         stamp = stamp_of(path.name)
         try:
-            steps, problems = decode(path.read_bytes(), stamp=None if stamp is None else stamp.timestamp())
+            steps, problems = decode(_read(path), stamp=None if stamp is None else stamp.timestamp())
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{str(path)!r} cannot be imported: {error}") from error
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise ConfigurationError(f"{str(path)!r} cannot be imported: {why}") from error
         read += steps
         for problem in problems:
-            complain(f"{path.name}: left out {problem}")
+            complain(one_line(f"{path.name}: left out {problem}"))
     added: list[int] = []
 
     def change(steps: Steps) -> None:
@@ -129,12 +135,13 @@ def take_in(paths: Sequence[Path], directory: Path | None) -> int:
         for each in read:
             kept = steps.setdefault(each.key, StepHistory(each.key))
             before = kept.count
-            kept.discarded = None  # it is wanted again
+            for side in (kept, each):  # what was thrown away here is wanted again, and what was there is none of ours
+                side.discarded, side.dropped = None, {}
             merge(kept, each, limit)
             added.append(kept.count - before)
 
     _save(_folder(directory), change)
-    say(f"{_count(sum(added))} of {len({each.key for each in read})} steps imported")
+    say(f"{count(sum(added), 'measurement')} of {count(len({each.key for each in read}), 'step')} imported")
     return exits.DONE
 
 
@@ -158,10 +165,11 @@ def export(path: Path, names: Sequence[str], directory: Path | None) -> int:
         say(data.decode().rstrip("\n"))
         return exits.DONE
     try:
-        path.write_bytes(data)
+        _write(path, data)
     except OSError as error:
         raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
-    say(f"{_count(sum(kept.count for kept in steps))} of {len(steps)} steps written to {path}")
+    measurements = count(sum(kept.count for kept in steps), "measurement")
+    say(f"{measurements} of {count(len(steps), 'step')} written to {path}")
     return exits.DONE
 
 
@@ -171,6 +179,12 @@ def _folder(directory: Path | None) -> TimingFolder:
     folder = TimingFolder(directory or timing_directory())
     if folder.directory is None:
         raise ConfigurationError("there is no home directory to look for timings in; use --directory")
+    try:
+        os.listdir(folder.directory)
+    except FileNotFoundError:
+        pass  # as before the first run
+    except OSError as error:
+        raise ConfigurationError(f"{str(folder.directory)!r} cannot be read: {error.strerror or error}") from error
     return folder
 
 
@@ -214,9 +228,13 @@ def _forecasts(kept: StepHistory) -> Iterator[Forecast]:
 def _find(steps: Steps, name: str) -> StepHistory:
     """Return the step that a person means: by its full name, or by the end of it."""
     for test in (
-        lambda key: key.full_name == name,
-        lambda key: name in (key.step_name, (key.qualname or "").rpartition(".")[2], key.qualname, key.root_label),
-        lambda key: key.full_name.endswith(f".{name}"),
+        ()
+        if not name
+        else (
+            lambda key: key.full_name == name,
+            lambda key: name in (key.step_name, (key.qualname or "").rpartition(".")[2], key.qualname, key.root_label),
+            lambda key: key.full_name.endswith(f".{name}"),
+        )
     ):
         found = [kept for kept in _by_name(steps) if test(kept.key)]
         if len(found) == 1:
@@ -225,10 +243,11 @@ def _find(steps: Steps, name: str) -> StepHistory:
             unnamed = [kept for kept in found if kept.key.step_name is None]
             if len(unnamed) == 1:  # the function itself, not the sections in it
                 return unnamed[0]
-            names = ", ".join(kept.key.full_name for kept in found[:8])
+            names = ", ".join(_name(kept.key) for kept in found[:8])
             raise ConfigurationError(f"{name!r} may be {len(found)} steps: {names}; give more of the name")
-    known = ", ".join(kept.key.full_name for kept in _by_name(steps)[:8]) or "none yet"
-    raise ConfigurationError(f"no step is called {name!r}; measured are {known}")
+    known = ", ".join(_name(kept.key) for kept in _by_name(steps)[:8])
+    told = f"measured are {known}" if known else "none has been measured yet"
+    raise ConfigurationError(f"no step is called {name!r}; {told}")
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -239,5 +258,31 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         yield from inside
 
 
-def _count(number: int) -> str:
-    return f"{number:,} measurement{'' if number == 1 else 's'}"
+def _read(path: Path) -> bytes:
+    from workspan.estimate.files import LARGEST_DOCUMENT
+
+    with path.open("rb") as file:  # which may be a device that never ends
+        data = file.read(LARGEST_DOCUMENT + 1)
+    if len(data) > LARGEST_DOCUMENT:
+        raise ValueError(f"it has more than {LARGEST_DOCUMENT >> 20} MiB")
+    return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file in one piece: what was there stays if the disk is full."""
+    if path.exists() and not path.is_file():  # a pipe or a terminal
+        path.write_bytes(data)
+        return
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _name(key: Key) -> str:
+    return one_line(key.full_name)

@@ -27,8 +27,16 @@ def run(path: Path, *, yes: bool) -> int:
     StoreLockedError
         A run writes to it.
     """
+    from workspan.report.places import task_folders
     from workspan.store.repair import repair
 
+    if path.is_dir() and not (path / "done").exists() and (stores := [f for f in task_folders(path) if f != path]):
+        names = ", ".join(map(str, stores[:5])) + (", ..." if len(stores) > 5 else "")
+        raise ConfigurationError(f"'{path}' is no tracking store, but holds some: name one of {names}")
+    if path.is_dir() and not any((path / name).exists() for name in ("zarr.json", "done", "failures")):
+        raise ConfigurationError(
+            f"'{path}' is no tracking store: name the folder of one, with 'done' and 'failures' in it"
+        )
     try:
         planned = repair(path, dry_run=True)
     except NoStoreError as error:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan.cli import exits
-from workspan.cli.terminal import say
-from workspan.errors import ConfigurationError, StoreFullError
-from workspan.report.places import EXPECTED, RUNS, task_folders
+from workspan.cli.terminal import remark, say
+from workspan.errors import ConfigurationError, InvalidMetadataError
+from workspan.report.places import RUNS, nothing_at, task_folders
+from workspan.report.unrecorded import is_unrecorded, unrecorded
+from workspan.report.whole import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from workspan.report.task import RunReport, TaskReport
 
 STDOUT = "-"
+
+_UNRECORDED = {
+    "running": "It goes on. This is what its tracking store holds by now.",
+    "interrupted": "It left no report, as a run that is killed does. This is what its tracking store holds.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,8 @@ class Outputs:
                 raise ConfigurationError(f"--{name} - is not possible: name a file")
             if place != STDOUT and Path(place).is_dir():
                 raise ConfigurationError(f"--{name} {place}: that is a folder, name a file in it")
+            if not Path(place).parent.is_dir():
+                raise ConfigurationError(f"--{name} {place}: there is no folder {str(Path(place).parent)!r}")
 
     @property
     def has_stdout(self) -> bool:
@@ -102,16 +111,27 @@ def run(where: str, outputs: Outputs | None = None) -> int:
 
 
 def _print(found: Found) -> None:
+    from datetime import datetime
+
+    from workspan.views.format import one_line
     from workspan.views.panel import render_panel
+    from workspan.views.summary import render_recorded
     from workspan.views.terminal import columns_of, encoding_of
 
-    report = found.report
-    panel = render_panel(report, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout))
-    say(panel or f"{', '.join(report.tasks)}: nothing was measured in run {report.run_id} ({report.outcome})")
+    report, encoding, columns = found.report, encoding_of(sys.stdout), columns_of(sys.stdout)
+    began = datetime.fromtimestamp(report.started_at).astimezone()
+    say(f"run {one_line(report.run_id)} of {began:%Y-%m-%d %H:%M:%S}: {one_line(report.outcome)}")
+    if is_unrecorded(report):
+        remark(_UNRECORDED[report.outcome])
+    say("\n" + render_recorded(report, encoding=encoding, columns=columns))
+    if panel := render_panel(report, encoding=encoding, columns=columns):
+        say("\n" + panel)
     if found.idle:
-        say("\nThe newest run found every block done before; this is the last one that had something to do.")
+        say()
+        remark("The newest run found every block done before; this is the last one that had something to do.")
     if found.other:
-        say(f"\nNot part of that run: {', '.join(found.other)}")
+        say()
+        remark(f"Not part of that run: {', '.join(map(one_line, found.other))}")
 
 
 # -- finding ---------------------------------------------------------------------------------------------------------
@@ -166,7 +186,7 @@ def _at(report: TaskReport, file: Path) -> TaskReport:
 
 
 def _worst(tasks: list[TaskReport]) -> str:
-    order = ("error", "interrupted", "abandoned", "incomplete", "completed")
+    order = ("error", "running", "interrupted", "abandoned", "incomplete", "completed")
     return min((task.outcome for task in tasks), key=lambda o: order.index(o) if o in order else -1)
 
 
@@ -189,25 +209,42 @@ def _last_reports(path: Path) -> tuple[list[tuple[Path, TaskReport]], bool]:
     ConfigurationError
         There is none.
     """
-    from workspan.report.task import TaskReport
     from workspan.store.runs import iter_runs
 
-    shown: list[tuple[Path, dict[str, Any]]] = []
-    newest: list[dict[str, Any]] = []
+    shown: list[tuple[Path, TaskReport]] = []
+    is_idle: list[tuple[bool, bool]] = []
+    damaged = 0
     for folder in task_folders(path):
         file = path if path.is_file() else folder / RUNS
         last = busy = None
         for line in iter_runs(file):
-            if line is not None:
+            if line is None:
+                damaged += 1
+            else:
                 last = line
                 busy = busy if _was_idle(line) else line
-        if last is not None:
-            newest.append(last)
-            shown.append((file, busy or last))
+        chosen = busy or last
+        report = None if chosen is None else _read(chosen, file)
+        left = None if path.is_file() else unrecorded(folder, after=0.0 if report is None else report.ended_at)
+        if left is not None:
+            shown.append((file, left))
+            is_idle.append((False, False))
+        elif report is not None:
+            shown.append((file, report))
+            is_idle.append((_was_idle(last or {}), busy is None))
     if not shown:
-        raise ConfigurationError(f"{str(path)!r} holds no recorded run: {EXPECTED}")
-    idle = all(map(_was_idle, newest)) and not all(_was_idle(line) for _, line in shown)
-    return [(file, TaskReport.from_json(line)) for file, line in shown], idle
+        raise ConfigurationError(nothing_at(path, "recorded run" if not damaged else "run that can be read"))
+    idle = all(newest for newest, _ in is_idle) and not all(only for _, only in is_idle)
+    return shown, idle
+
+
+def _read(line: dict[str, Any], file: Path) -> TaskReport:
+    from workspan.report.task import TaskReport
+
+    try:
+        return TaskReport.from_json(line)
+    except InvalidMetadataError as error:
+        raise InvalidMetadataError(f"{file}: {error}") from None
 
 
 def _was_idle(line: dict[str, Any]) -> bool:
@@ -222,13 +259,10 @@ def _was_idle(line: dict[str, Any]) -> bool:
 def _guarded(name: str, to: Path, write: Callable[[Found, Path], str], found: Found) -> str:
     """Write one output; what the file system refuses is said with the option that asked for it."""
     try:
-        return write(found, to)
+        with exits.writing(f"--{name}", to):
+            return write(found, to)
     except BrokenPipeError:  # the reader has seen enough
         return ""
-    except OSError as error:
-        if exits.is_full(error):
-            raise StoreFullError(f"no space is left for --{name} {to}") from error
-        raise ConfigurationError(f"--{name} {to} cannot be written: {error.strerror or error}") from error
 
 
 def _write_html(found: Found, to: Path) -> str:
@@ -255,7 +289,8 @@ def _write_json(found: Found, to: Path) -> str:
     if str(to) == STDOUT:
         sys.stdout.write(text)
     else:
-        to.write_text(text, "utf-8")
+        with whole_file(to) as file:
+            file.write_text(text, "utf-8")
     return "report as JSON:"
 
 
@@ -267,7 +302,7 @@ def _write_csv(found: Found, to: Path) -> str:
         sys.stdout.flush()
         rows = write_csv(reports, sys.stdout.buffer, sources)
     else:
-        with open(to, "wb") as file:
+        with whole_file(to) as part, open(part, "wb") as file:
             rows = write_csv(reports, file, sources)
     return f"{rows:,} blocks as CSV:"
 

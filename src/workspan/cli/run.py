@@ -183,9 +183,9 @@ def _forecast(what: Any) -> int:
     """Print what to expect of the pipeline *what*, which has been changed as was asked."""
     from workspan.run.pipeline import Pipeline
     from workspan.views.forecast import render_forecast
-    from workspan.views.terminal import encoding_of
+    from workspan.views.terminal import columns_of, encoding_of
 
     if not isinstance(what, Pipeline):
         raise ConfigurationError("--forecast-only: a dataset is not forecast, only tasks and pipelines are")
-    say(render_forecast(what.forecast(), encoding=encoding_of(sys.stdout)))
+    say(render_forecast(what.forecast(), encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout)))
     return exits.DONE

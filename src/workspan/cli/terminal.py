@@ -6,12 +6,13 @@ nobody can read is dropped, a character that the terminal lacks is spelled in ot
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TextIO
 
-from workspan.views.format import many_lines
-from workspan.views.terminal import emit
+from workspan.views.format import folded, many_lines
+from workspan.views.terminal import columns_of, write_line
 
 
 def say(text: str = "") -> None:
@@ -20,24 +21,52 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Print a line, or some, to stderr."""
+    """Print a line, or some, to stderr; a line alone is broken at spaces where the terminal ends."""
+    if "\n" not in text:
+        text = "\n".join(folded(text, columns_of(sys.stderr)))
     _write(sys.stderr, text)
 
 
-def finish() -> None:
-    """Flush both streams, so that the interpreter has nothing left to fail on when it ends."""
+def remark(text: str) -> None:
+    """Print a sentence to stdout, broken at spaces where the terminal ends."""
+    say("\n".join(folded(text, columns_of(sys.stdout))))
+
+
+def finish() -> bool:
+    """Flush both streams, so that the interpreter has nothing left to fail on when it ends.
+
+    Returns
+    -------
+    bool
+        False if a disk was too full for something that was printed.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:
                 stream.flush()
-            except (OSError, ValueError):
-                _mute(stream)
+            except (OSError, ValueError) as error:
+                _lost(stream, error)
+    lost, _full[:] = list(_full), []
+    return not lost
+
+
+_full: list[OSError] = []
+"""What a full disk said about lines of this command."""
 
 
 def _write(stream: TextIO | None, text: str) -> None:
     # Lines quote what a user typed: control characters in it must not steer the terminal.
-    if not emit(many_lines(text), stream) and stream is not None:
-        _mute(stream)
+    if stream is not None:
+        try:
+            write_line(many_lines(text), stream)
+        except (OSError, ValueError) as error:
+            _lost(stream, error)
+
+
+def _lost(stream: TextIO, error: Exception) -> None:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        _full.append(error)
+    _mute(stream)
 
 
 def _mute(stream: TextIO) -> None:

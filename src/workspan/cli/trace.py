@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from workspan.arguments import at_least
 from workspan.cli import exits
-from workspan.cli.terminal import say
+from workspan.cli.terminal import remark, say
 from workspan.errors import ConfigurationError
 from workspan.views.format import count, size
 
@@ -39,26 +38,24 @@ def run(path: str, *, out: Path, lanes: Lanes, limit: int, compress: bool, otlp:
         say(f"{count(send(trace, otlp), 'span')} sent to {otlp}")
     else:
         _write(trace, out, lanes, compress)
-        say(f"{out}: {count(trace.count, 'block')}, {size(out.stat().st_size)}; open it in https://ui.perfetto.dev")
+        remark(f"{out}: {count(trace.count, 'block')}, {size(out.stat().st_size)}; open it in https://ui.perfetto.dev")
     for note in trace.notes[2:]:
-        say(note)
+        remark(note)
     return exits.DONE
 
 
 def _write(trace: Trace, out: Path, lanes: Lanes, compress: bool) -> None:
     """Write to a neighbour first, so that there is never half a trace under the name."""
+    from workspan.report.whole import whole_file
     from workspan.views.trace import render_trace
 
     if out.is_dir():
         raise ConfigurationError(f"--out {str(out)!r} is a folder: name a file")
-    part = out.with_name(f".{out.name}.part")
-    try:
-        with _opened(part, compress or out.suffix == GZIP) as file:
-            for piece in render_trace(trace, lanes=lanes):
-                file.write(piece)
-        os.replace(part, out)
-    finally:
-        part.unlink(missing_ok=True)
+    if not out.parent.is_dir():
+        raise ConfigurationError(f"--out {str(out)!r}: there is no folder {str(out.parent)!r}")
+    with exits.writing("--out", out), whole_file(out) as part, _opened(part, compress or out.suffix == GZIP) as file:
+        for piece in render_trace(trace, lanes=lanes):
+            file.write(piece)
 
 
 def _opened(path: Path, compress: bool) -> TextIO:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from workspan.dataset.columns import array_of, column_of, is_nested
+from workspan.dataset.columns import array_of, column_of, is_nested, is_same
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ __all__ = [
     "from_frame",
     "guess",
     "hand_over",
+    "has_dictionary",
     "is_guess",
     "no_rows",
     "rows_in",
     "rows_of",
     "table_of_batch",
     "table_of_rows",
+    "whole",
 ]
 
 
@@ -52,15 +54,17 @@ def guess(schema: pa.Schema) -> pa.Schema:
 
 
 def is_guess(table: pa.Table) -> bool:
-    """Whether a table without rows has a schema that is only guessed."""
-    return not table.num_rows and _GUESS.items() <= (table.schema.metadata or {}).items()
+    """Whether of a table without rows the columns are not known, or only guessed."""
+    if table.num_rows:
+        return False
+    return not table.num_columns or _GUESS.items() <= (table.schema.metadata or {}).items()
 
 
 def certain(table: pa.Table) -> pa.Table:
     """Return the table without the mark of a guess."""
     if not is_guess(table):
         return table
-    left = {name: value for name, value in table.schema.metadata.items() if name not in _GUESS}
+    left = {name: value for name, value in (table.schema.metadata or {}).items() if name not in _GUESS}
     return table.replace_schema_metadata(left or None)
 
 
@@ -103,14 +107,44 @@ def clash(tables: Iterable[pa.Table]) -> str:
     return f"blocks with different schemas do not go together: {told}. Give the column one type in every block"
 
 
+def has_dictionary(schema: pa.Schema) -> bool:
+    """Whether a column has a dictionary, or something within one."""
+
+    def within(kind: pa.DataType) -> bool:
+        return pa.types.is_dictionary(kind) or any(within(kind.field(number).type) for number in range(kind.num_fields))
+
+    return any(within(field.type) for field in schema)
+
+
+def whole(table: pa.Table) -> pa.Table:
+    """Return a table with one dictionary a column, as a file of Arrow's has it."""
+    return table.unify_dictionaries() if has_dictionary(table.schema) else table
+
+
 def digest(table: pa.Table) -> bytes:
     """Return a fingerprint of the rows: equal ones have the same, however they are cut."""
     from hashlib import blake2b
 
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    found = blake2b(digest_size=16)
+    with pa.ipc.new_stream(pa.PythonFile(_Hashed(found), "w"), table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    return blake2b(sink.getvalue(), digest_size=16).digest()
+    return found.digest()
+
+
+class _Hashed:
+    """A file whose content goes into a hash and nowhere else."""
+
+    closed = False
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def write(self, data: Any) -> int:
+        self._found.update(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing."""
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -141,13 +175,16 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], where: str, hints: pa.Schem
     DataError
         Values of one column have types that do not go together, or none that Arrow knows.
     """
-    columns = _equal_columns(rows)
+    columns: dict[Any, list[Any]] | None = _equal_columns(rows)
     if columns is None:
         names = dict.fromkeys(name for row in rows for name in row)
         columns = {name: [row.get(name) for row in rows] for name in names}
     if not columns:
         raise DataError(f"{where}: the rows have no columns; return a dict with at least one")
     named = {str(name): values for name, values in columns.items()}
+    if len(named) < len(columns):
+        twice = next(name for name in columns if not isinstance(name, str) and str(name) in columns)
+        raise DataError(f"{where}: rows have two columns of the name {str(twice)!r}: rename one of them")
     return pa.table({name: column_of(name, values, where, _hint(hints, name)) for name, values in named.items()})
 
 
@@ -231,7 +268,8 @@ class Given:
         if array is None or array is not values or array.flags.writeable:
             return None
         column = self._table.column(name)
-        if is_nested(column.type):
+        # Values that are objects may have been changed all the same.
+        if is_nested(column.type) and not (pa.types.is_nested(column.type) and is_same(array, array_of(column))):
             return None
         if column.num_chunks == 1:
             return column
@@ -283,14 +321,16 @@ def _table_of(value: Any, where: str, given: Given | None) -> pa.Table:
     if isinstance(value, Mapping):
         return _table_of_columns(value, where, given)
     if type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"):
-        return _table_of_frame(value, where, given)
+        return from_frame(value, where, None if given is None else given.schema)
     raise DataError(f"{where}: {_refusal(value)}")
 
 
 def _table_of_columns(value: Mapping[Any, Any], where: str, given: Given | None) -> pa.Table:
-    columns = {}
+    columns: dict[str, Any] = {}
     for key, values in value.items():
         name = str(key)
+        if name in columns:
+            raise DataError(f"{where}: two of the columns returned have the name {name!r}: rename one of them")
         column = None if given is None else given.column(values)
         if column is None:
             column = column_of(name, values, where, None if given is None else given.hint(name, values))
@@ -302,11 +342,26 @@ def _table_of_columns(value: Mapping[Any, Any], where: str, given: Given | None)
     return pa.table(columns)
 
 
-def _table_of_frame(frame: Any, where: str, given: Given | None) -> pa.Table:
+def from_frame(frame: Any, where: str, schema: pa.Schema | None = None) -> pa.Table:
+    """Return a pandas frame as a table, without its index, and without notes on pandas that would differ by block.
+
+    Parameters
+    ----------
+    schema
+        Types to try for columns of these names where none can be found out from the values.
+
+    Raises
+    ------
+    DataError
+        Two columns have one name, or values have types that do not go together, or none that Arrow knows.
+    """
+    names = list(map(str, frame.columns))
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise DataError(f"{where}: the frame has {names.count(twice)} columns of the name {twice!r}: rename them")
     try:
-        return from_frame(frame)
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        schema = None if given is None else given.schema
         return pa.table({str(name): _from_series(str(name), frame[name], where, schema) for name in frame.columns})
 
 
@@ -316,11 +371,6 @@ def _from_series(name: str, series: Any, where: str, schema: pa.Schema | None) -
         return pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return column_of(name, series.tolist(), where, _hint(schema, name))
-
-
-def from_frame(frame: Any) -> pa.Table:
-    """Return a pandas frame as a table, without its index, and without notes on pandas that would differ by block."""
-    return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
 
 
 def _refusal(value: Any) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from workspan.errors import DataError
 
-__all__ = ["array_of", "column_of", "from_numpy", "is_nested", "mask_array"]
+__all__ = ["array_of", "column_of", "from_numpy", "is_nested", "is_same", "mask_array"]
 
 _Array = np.ndarray[Any, Any]
 
@@ -39,7 +39,8 @@ def column_of(name: str, values: Any, where: str, hint: pa.DataType | None = Non
     """
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+    is_one = isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable)
+    if is_one or (isinstance(values, np.ndarray) and not values.ndim):
         kind = type(values).__name__
         raise DataError(
             f"{where}: column {name!r} is one value, {str(values)[:60]!r} of type {kind}: give one value a row, for "
@@ -54,6 +55,10 @@ def column_of(name: str, values: Any, where: str, hint: pa.DataType | None = Non
             if all(isinstance(v, np.ndarray) and v.shape == first.shape and v.dtype == first.dtype for v in values):
                 return from_numpy(np.stack(values))
             values = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+        if hint is not None and pa.types.is_nested(hint) and _has_ns(hint) and all(_fits(v, hint) for v in values):
+            # Of what is nested Arrow guesses units that are too coarse.
+            with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+                return pa.array(values, hint)
         return _from_list(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if hint is not None:
@@ -69,8 +74,32 @@ def column_of(name: str, values: Any, where: str, hint: pa.DataType | None = Non
 _PLAIN = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
+def _has_ns(kind: pa.DataType) -> bool:
+    """Whether there are times in ns in what is nested."""
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return bool(kind.unit == "ns")
+    return any(_has_ns(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether no part of a value is lost in a nested type: Arrow passes over names that a struct has no field for."""
+    if value is None or not pa.types.is_nested(kind):
+        return True
+    if pa.types.is_struct(kind):
+        fields = {kind.field(number).name: kind.field(number).type for number in range(kind.num_fields)}
+        return isinstance(value, Mapping) and all(
+            name in fields and _fits(v, fields[name]) for name, v in value.items()
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return isinstance(value, Iterable) and all(_fits(part, kind.value_type) for part in value)
+    return not pa.types.is_union(kind)
+
+
 def _from_list(values: list[Any]) -> Any:
     kinds = set(map(type, values))
+    if any(kind.__name__ == "NaTType" for kind in kinds):  # pandas' word for None
+        values = [None if type(value).__name__ == "NaTType" else value for value in values]
+        kinds = set(map(type, values))
     has_nulls = type(None) in kinds
     kinds.discard(type(None))
     if len(kinds) != 1:
@@ -86,7 +115,18 @@ def _from_list(values: list[Any]) -> Any:
             return from_numpy(np.array(filled, _PLAIN[kind]), mask)
     elif issubclass(kind, np.generic) and not has_nulls and np.dtype(kind).kind in "iufb":
         return from_numpy(np.array(values))
+    elif kind.__name__ in ("Timestamp", "Timedelta") and kind.__module__.partition(".")[0] == "pandas":
+        return _from_moments(values)
     return pa.array(values)
+
+
+def _from_moments(values: list[Any]) -> Any:
+    """Return a column of times of pandas: Arrow takes them for those of Python, and drops what is below 1 us."""
+    found = pa.array(values)
+    if not any(getattr(value, "unit", "ns") == "ns" for value in values if value is not None):
+        return found
+    is_moment = pa.types.is_timestamp(found.type)
+    return pa.array(values, pa.timestamp("ns", found.type.tz) if is_moment else pa.duration("ns"))
 
 
 def _from_texts(values: list[Any], kind: type, has_nulls: bool) -> Any:
@@ -192,6 +232,29 @@ def array_of(column: pa.ChunkedArray, zero_copy: bool = True) -> _Array:
 def is_nested(kind: pa.DataType) -> bool:
     """Whether values of a type are objects that can be changed in place."""
     return bool(pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values have the same parts of the same types; what is no number equals itself.
+
+    Examples
+    --------
+    >>> is_same([1, {"a": float("nan")}], [1, {"a": float("nan")}]), is_same([1], [1.0])
+    (True, False)
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        if one.dtype.kind == "O":
+            return all(map(is_same, one.ravel(), other.ravel()))
+        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fcmM"))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return one is other or bool(one == other) or bool(one != one and other != other)
 
 
 def _view(chunk: pa.Array) -> _Array:

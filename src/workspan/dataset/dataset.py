@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import pyarrow as pa
@@ -13,18 +14,20 @@ from workspan.dataset.batching import checked_size, row_chunks
 from workspan.dataset.blocks import certain, concat, first_rows, is_guess, rows_of
 from workspan.dataset.execute import Execution
 from workspan.dataset.expressions import constant, is_expression
+from workspan.dataset.files import is_local, resolve
+from workspan.dataset.formats import checked_delimiter
 from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
 from workspan.dataset.plan import Options, make_plan
 from workspan.dataset.results import kept_pieces, tables_of
 from workspan.dataset.run import DatasetRun
-from workspan.dataset.sources import Source, is_local, resolve
+from workspan.dataset.sources import MemoryPiece, Source
 from workspan.dataset.stream import Iteration, Stream
 from workspan.dataset.transform import CHUNK_ROWS
 from workspan.errors import ConfigurationError, UsageTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from workspan.dataset.keywords import ComputeKeywords, RunKeywords
     from workspan.dataset.manifest import Existing
@@ -134,12 +137,23 @@ class Dataset:
         user, asked = function_of(function, "map_batches", compute)
         if on_error not in ("raise", "skip"):
             raise ConfigurationError(f"on_error={on_error!r} is not known: use 'raise' or 'skip'")
+        if max_errors is not None:
+            at_least("map_batches: max_errors", max_errors, 0)
+            if on_error == "raise":
+                raise ConfigurationError(
+                    f"max_errors={max_errors} without on_error='skip': the first error ends the run"
+                )
         size = checked_size(batch_size)
         return self._with(MapBatches(user, size, batch_format, bool(zero_copy), on_error, max_errors, compute=asked))
 
     def select(self, *columns: str) -> Dataset:
         """Keep these columns, in this order."""
-        return self._with(Project("Select", column_names(columns, "select")))
+        chosen = column_names(columns, "select")
+        twice = next((name for name in chosen if chosen.count(name) > 1), None)
+        if twice is not None or not chosen:
+            told = "name one column at least" if twice is None else f"{twice!r} is there {chosen.count(twice)} times"
+            raise ConfigurationError(f"select{chosen!r}: {told}")
+        return self._with(Project("Select", chosen))
 
     def drop(self, *columns: str) -> Dataset:
         """Leave these columns out."""
@@ -147,6 +161,8 @@ class Dataset:
 
     def rename(self, names: Mapping[str, str]) -> Dataset:
         """Give columns other names, old -> new."""
+        if not isinstance(names, Mapping):
+            raise UsageTypeError(f"rename({names!r}): a {type(names).__name__} is no dict, old -> new name")
         column_names([*names, *names.values()], "rename")
         return self._with(Project("Rename", names=tuple(dict(names).items())))
 
@@ -173,6 +189,7 @@ class Dataset:
 
     def count(self, **run: Unpack[RunKeywords]) -> int:
         """Return the number of rows; without a run, where it is known beforehand."""
+        run_options(run)
         known = self._source.rows
         if known is not None and not any(op.changes_rows or isinstance(op, MapBatches) for op in self._ops):
             return known
@@ -217,6 +234,8 @@ class Dataset:
         """
         check_format(batch_format)
         form, size = batch_format, checked_size(batch_size)
+        if ahead is not None:
+            at_least("iter_batches: ahead", ahead, 0)
         execution = self._running = Execution(self._plan(), run_options(run), "keep")
         return self._iterate(execution, size, form, bool(zero_copy), ordered, ahead)
 
@@ -259,7 +278,7 @@ class Dataset:
         LayoutMismatchError
             Another dataset was run with this *tracking_path*.
         """
-        options = {"compression": compression}
+        options = {"compression": sinks.checked_compression(compression)}
         return self._write(
             ("WriteParquet", ".parquet", sinks.parquet_writer), folder, options, existing, filesystem, run
         )
@@ -274,8 +293,8 @@ class Dataset:
         **run: Unpack[RunKeywords],
     ) -> DatasetRun:
         """Write all rows into CSV files with a heading, one a task; see :meth:`write_parquet`."""
-        options = {"delimiter": delimiter}
-        return self._write(("WriteCSV", ".csv", sinks.csv_writer), folder, options, existing, filesystem, run)
+        options = {"delimiter": checked_delimiter(delimiter, "write_csv")}
+        return self._write(("WriteCSV", ".csv", sinks.CsvWriter), folder, options, existing, filesystem, run)
 
     def write_json(
         self,
@@ -294,7 +313,8 @@ class Dataset:
         The result is in temporary files, which go with the dataset.
         """
         made = self._execute(run, "keep", progress=True)
-        pieces = kept_pieces(made.execution.runs[-1], self._last_limit())
+        kept = kept_pieces(made.execution.runs[-1], self._last_limit())
+        pieces = kept or (MemoryPiece("no rows", 0, pa.table({})),)
         return Dataset(Source("Materialized", pieces, parent=made), (), self._options)
 
     # -- what it cost ------------------------------------------------------------------------------------------------
@@ -451,8 +471,11 @@ class Dataset:
             raise ConfigurationError(f"existing={existing!r} is not known: use 'refuse' or 'overwrite'")
         if not isinstance(folder, (str, os.PathLike)):
             raise UsageTypeError(f"write_...({folder!r}): a {type(folder).__name__} is no path")
+        if not os.fspath(folder):
+            raise ConfigurationError("write_...(''): that is no path")
         name, suffix, opener = kind
         system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
         remote = None if is_local(system) else system
-        sink = sinks.Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote)
+        reader = sinks.parquet_pieces if name == "WriteParquet" else None
+        sink = sinks.Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote, reader)
         return self._with(Write(sink))._execute(run, "write", self, existing, progress=True)

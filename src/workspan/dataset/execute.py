@@ -26,7 +26,7 @@ from workspan.dataset.failures import map_error
 from workspan.dataset.figures import Tally
 from workspan.dataset.forecast import BundleRows, operator_mark, rows_of_bundles, task_id_of
 from workspan.dataset.inputs import Inputs
-from workspan.dataset.manifest import Manifest, open_plan
+from workspan.dataset.manifest import Manifest
 from workspan.dataset.ops import MapBatches, Write
 from workspan.dataset.pace import Pace, Paced
 from workspan.dataset.plan import bundled
@@ -36,6 +36,7 @@ from workspan.dataset.runs import Enough, OperatorRun
 from workspan.dataset.sinks import write_empty
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 from workspan.dataset.task import HOLD, INTERRUPTED, STOP, MapTask, replace_file, result_pieces
+from workspan.dataset.tracked import check_free, open_plan
 from workspan.errors import ConfigurationError, DataError, MapError, TrackingError, UsageTypeError
 from workspan.run.orders import in_force
 from workspan.run.pipeline import Pipeline
@@ -130,6 +131,8 @@ class Execution:
         self.mode: Mode = mode
         tracking = options.tracking_path
         self.tracking = None if tracking is None else Path(tracking).absolute()
+        if self.tracking is not None:
+            check_free(self.tracking, plan)
         self.place = Place(None if self.tracking is None else self.tracking / "blocks")
         for name in (HOLD, STOP, INTERRUPTED):
             (self.place.path / name).unlink(missing_ok=True)
@@ -142,6 +145,8 @@ class Execution:
         self.runs: list[OperatorRun] = []
         self.on_result: Callable[[int, bool], Any] = lambda index, done: None
         """Called with every task of the last operator that is done or given up, in the thread of the run."""
+        self.backpressure: Callable[[], float | None] = lambda: None
+        """For how long the last operator has waited for whoever takes its results; ``None``: nobody takes them."""
         self.stop = Event()
         self._errored: dict[tuple[int, int], int] = {}
         self._refused: DataError | None = None
@@ -215,10 +220,14 @@ class Execution:
         with self._reading:
             parent = self.plan.source.parent
             first = 0 if parent is None else parent.summary.depth
-            return tuple(run.metrics(first) for run in list(self.runs))
+            found: list[OperatorMetrics] = []
+            for run in list(self.runs):
+                found.append(run.metrics(first, found[-1].summary.rows_out if found else None))
+            return tuple(found)
 
     def check_done(self, run: OperatorRun, indices: list[int]) -> None:
-        """Refuse to go on where what was done before is gone."""
+        """Take note of what was done before, and refuse to go on where that is gone."""
+        run.skipped = tuple(indices)
         records = {index: record for index in indices if (record := read_record(run.folder, index)) is not None}
         gone = [index for index in indices if index not in records]
         last = run.operator is self.plan.operators[-1]
@@ -231,6 +240,8 @@ class Execution:
                 f"{run.operator.name}: {len(gone)} of {len(indices)} tasks that were done before have no result any "
                 f"more (task {gone[0]} for example): delete {str(self.tracking)!r} and the output, and begin anew"
             )
+        for index in indices if last else ():  # whoever takes them one by one waits for them too
+            self.on_result(index, True)
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -307,10 +318,17 @@ class Execution:
             session.on_stopping = (self.place.path / INTERRUPTED).touch
             for number, run in enumerate(runs):
                 run.results_waiting = partial(pace.waiting, number)
+                run.backpressure = partial(pace.held, number)
                 run.state = session.states[tasks[number].task_id]
+            if last:
+                runs[-1].backpressure = self.backpressure
+            elif segment.limit is not None:
+                runs[-1].backpressure = lambda: None
             sessions.append(session)
 
         if enough.reached():  # by tasks of an earlier run
+            for record in runs[-1].records() if last else ():
+                self.on_result(record.index, True)
             return
         sessions: list[Session] = []
         engine = choose_engine(options.engine, True)
@@ -457,10 +475,11 @@ def _as_ordered(plan: Plan, options: RunOptions, mode: Mode) -> RunOptions:
 
 
 def _check_apart(plan: Plan, folder: str) -> None:
-    """Refuse to remove what is going to be read."""
+    """Refuse to remove what is going to be read, by whichever name it is reached."""
+    real = os.path.realpath(folder)
     for piece in plan.source.pieces:
         path = getattr(piece, "path", "")
-        if path.startswith(f"{folder}/"):
+        if path.startswith(f"{folder}/") or os.path.realpath(path).startswith(f"{real}/"):
             raise ConfigurationError(
                 f"existing='overwrite' would remove {path!r}, which this dataset reads: write to another folder"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from workspan.dataset.blocks import guess, is_guess, no_rows
 from workspan.dataset.columns import column_of
 from workspan.dataset.formats import told_names
-from workspan.errors import DataError
+from workspan.errors import DataError, UsageTypeError
 
 if TYPE_CHECKING:
     from workspan.dataset.ops import Filter, Project
@@ -26,12 +27,29 @@ def is_expression(value: Any) -> bool:
 
 
 def constant(value: Any) -> Any:
-    """Return one value as an expression, without pandas where Arrow would import it."""
+    """Return one value as an expression, without pandas where Arrow would import it.
+
+    Raises
+    ------
+    UsageTypeError
+        It is several values, or one that Arrow does not know.
+    """
     import pyarrow.compute as pc
 
+    kind = type(value).__name__
+    if callable(value):
+        raise UsageTypeError(f"with_column({value!r}): a {kind} is no value: call it with map or map_batches")
+    if hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping)):
+        raise UsageTypeError(
+            f"with_column(..., {str(value)[:60]}): a {kind} is not one value: compute a column of an expression of the "
+            "others or with map_batches, or wrap it in pyarrow.compute.scalar if each row is to have all of it"
+        )
     if type(value) in (bool, int, float, str, bytes):
         value = column_of("value", [value], "with_column")[0]
-    return pc.scalar(value)
+    try:
+        return pc.scalar(value)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UsageTypeError(f"with_column(..., {str(value)[:60]}): {error}") from error
 
 
 def filtered(op: Filter, where: str, table: pa.Table) -> pa.Table:

@@ -1,14 +1,49 @@
-"""What a worker wrote down of an exception, as the exception that the caller gets. Nothing is unpickled."""
+"""What a worker writes down of an exception, and the exception that the caller gets of that. Nothing is pickled."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from workspan.engines.failure import failure_text
 from workspan.errors import DataError, MapError
 
-__all__ = ["map_error"]
+__all__ = ["map_error", "written_down"]
 
 _KINDS: dict[type, type[MapError]] = {}
+
+
+def written_down(error: BaseException) -> bytes:
+    """Return type, text, traceback and builtin bases of an exception: whatever it is, it does not get in the way."""
+    import msgspec
+
+    text = _text(error)
+    notes = "; ".join(map(str, getattr(error, "__notes__", ())))
+    kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
+    if isinstance(error, DataError):
+        kinds.insert(0, "DataError")
+    trace = "" if isinstance(error, DataError) and _is_ours(error) else failure_text(error)
+    parts = (type(error).__name__, f"{text} ({notes})" if notes else text, trace)
+    return msgspec.msgpack.encode((*map(_writable, parts), kinds))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:
+        return f"<its text could not be made: {type(other).__name__}>"
+
+
+def _writable(text: str) -> str:
+    """Return a text without the halves of signs that no file can hold."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this package raised an error, which says all that there is to say, and no function of the user's."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith("workspan.")
 
 
 def map_error(data: bytes, count: int) -> MapError:

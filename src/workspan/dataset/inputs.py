@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from workspan.dataset.blocks import whole
 from workspan.dataset.sinks import disk
 from workspan.dataset.sources import ArrowPiece, MemoryPiece
 
@@ -85,7 +86,7 @@ class Inputs:
                 disk(told, "set TMPDIR to one on another disk"),
                 self._made(part, piece.table.schema) as writer,
             ):
-                writer.write_table(piece.table)
+                writer.write_table(whole(piece.table))
             os.replace(part, path)
         self.seconds += time.perf_counter() - begin
 

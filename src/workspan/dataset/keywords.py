@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from workspan.arguments import at_least
 from workspan.dataset.execute import RunOptions
 from workspan.dataset.functions import UserFunction
 from workspan.dataset.ops import Compute
+from workspan.dataset.retry import checked_patterns
 from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.run.arguments import timeout_seconds
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from workspan.engines.base import Engine
@@ -76,6 +79,8 @@ def run_options(given: Mapping[str, Any], **defaults: Any) -> RunOptions:
             known = ", ".join(f"{known}=" for known in RunOptions.__slots__)
             raise UsageTypeError(f"{name}= is not known here: how a dataset is executed is told by {known}")
     options = RunOptions(**{**defaults, **given})
+    if options.timeout is not None:
+        timeout_seconds(options.timeout)
     if options.max_workers is not None:
         at_least("max_workers", options.max_workers, 1)
     return options
@@ -116,8 +121,13 @@ def compute_of(given: dict[str, Any], operator: str) -> Compute:
         block_bytes = at_least(f"{operator}: block_bytes", block_bytes, 1)
     if timing not in (None, "phases", "stages"):
         raise ConfigurationError(f"{operator}(timing={timing!r}): it is 'phases' or 'stages'")
-    patterns = retry_on if isinstance(retry_on, bool) else tuple([retry_on] if isinstance(retry_on, str) else retry_on)
-    return Compute(concurrency, tuple(sorted(dict(requires).items())), retries, patterns, timing, block_bytes)
+    if not isinstance(requires, Mapping):
+        kind = type(requires).__name__
+        raise UsageTypeError(f"{operator}: requires={requires!r} is a {kind}: pass a dict, resource -> amount")
+    for name, amount in requires.items():
+        at_least(f"{operator}: requires[{name!r}]", amount, 0)
+    patterns = checked_patterns(retry_on, f"{operator}: retry_on")
+    return Compute(concurrency, tuple(sorted(requires.items())), retries, patterns, timing, block_bytes)
 
 
 def check_format(batch_format: Any) -> None:

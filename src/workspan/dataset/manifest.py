@@ -1,37 +1,28 @@
-"""What a write made, and whether a run may go on where another was ended.
+"""What a write made.
 
 The output folder has ``_manifest.jsonl``: a head, and a line for each file with the task that made it. A file's name is
 that of its task, and it appears by rename, so a task that runs again replaces its own file and no other: no row is lost
 or there twice, whenever the run was killed.
-
-The tracking folder has ``plan.json``: what the tasks read and do. A run with another plan is refused there.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
-import warnings
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from workspan.dataset.sources import FilePiece
+from workspan.dataset.files import is_visible
 from workspan.dataset.task import replace_file
-from workspan.errors import ConfigurationError, LayoutMismatchError
-from workspan.run.functions import function_fingerprint
+from workspan.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workspan.dataset.plan import Plan
     from workspan.dataset.record import TaskRecord
     from workspan.dataset.sinks import Sink
-    from workspan.dataset.sources import Piece
 
-__all__ = ["MANIFEST", "Existing", "Manifest", "open_plan"]
+__all__ = ["MANIFEST", "Existing", "Manifest"]
 
 MANIFEST = "_manifest.jsonl"
 SCHEMA = 1
@@ -73,15 +64,14 @@ class Manifest:
         self._sink = sink
         self._folder = Path(sink.folder)
         self._lines: dict[int, dict[str, Any]] = {}
-        local = sink.filesystem is None
         try:
-            if local:
+            if sink.filesystem is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
             else:
                 sink.filesystem.create_dir(sink.folder, recursive=True)
         except OSError as error:
             raise unusable(sink.folder, error) from error
-        head = self._read() if local else None
+        head = self._read()
         if head is not None and head.get("id") == run_id:
             self._sweep()
             return
@@ -104,17 +94,21 @@ class Manifest:
                 self._delete(name)
             self._lines = {}
             self._head = {"workspan": "manifest", "schema": SCHEMA, "id": run_id, "kind": sink.name}
-            if local:
-                replace_file(self._folder / MANIFEST, _line(self._head))
+            self._replace(_line(self._head))
         except OSError as error:
             raise unusable(sink.folder, error) from error
 
     def _read(self) -> dict[str, Any] | None:
         """Take in what is there; a line that a kill has torn counts for nothing."""
         try:
-            lines = (self._folder / MANIFEST).read_text(errors="replace").splitlines()
+            if self._sink.filesystem is None:
+                data = (self._folder / MANIFEST).read_bytes()
+            else:
+                with self._sink.filesystem.open_input_stream(f"{self._sink.folder}/{MANIFEST}") as file:
+                    data = file.read()
         except OSError:
             return None
+        lines = data.decode(errors="replace").splitlines()
         found = []
         for line in lines:
             try:
@@ -131,23 +125,35 @@ class Manifest:
 
     def _sweep(self) -> None:
         """Remove what was being written when a run was ended, and files of no known kind of run."""
-        for name in os.listdir(self._folder):
+        for name in self._names():
             if name.startswith(".part-") and name.endswith(".tmp"):
                 self._delete(name)
+        if self._sink.filesystem is not None:
+            return
         with open(self._folder / MANIFEST, "ab") as file:
             file.write(b"\n")  # ends a line that was torn; empty ones are skipped
 
-    def _present(self) -> list[str]:
-        """Return the names of files that a reader would take for data."""
-        system = self._sink.filesystem
-        if system is None:
-            names = [entry.name for entry in os.scandir(self._folder) if entry.is_file()]
-        else:
-            import pyarrow.fs as fs
+    def _names(self, *, deep: bool = False) -> list[str]:
+        """Return the names of the files, below the folder."""
+        import pyarrow.fs as fs
 
-            infos = system.get_file_info(fs.FileSelector(self._sink.folder))
-            names = [info.base_name for info in infos if info.type == fs.FileType.File]
-        return sorted(name for name in names if not name.startswith(("_", ".")))
+        system = self._sink.filesystem or fs.LocalFileSystem()
+        infos = system.get_file_info(fs.FileSelector(self._sink.folder, recursive=deep))
+        start = len(self._sink.folder.rstrip("/")) + 1
+        return [info.path[start:] for info in infos if info.type == fs.FileType.File]
+
+    def _present(self) -> list[str]:
+        """Return the names of files that a reader would take for data; in folders within it those of this kind."""
+        suffix = self._sink.suffix
+        names = (name for name in self._names(deep=True) if "/" not in name or name.endswith(suffix))
+        return sorted(filter(is_visible, names))
+
+    def _replace(self, data: bytes) -> None:
+        if self._sink.filesystem is None:
+            replace_file(self._folder / MANIFEST, data)
+        else:
+            with self._sink.filesystem.open_output_stream(f"{self._sink.folder}/{MANIFEST}") as file:
+                file.write(data)
 
     def _delete(self, name: str) -> None:
         if self._sink.filesystem is None:
@@ -157,17 +163,17 @@ class Manifest:
 
     def missing(self, done: Sequence[int], records: dict[int, TaskRecord]) -> list[int]:
         """Return the tasks that count as done, but whose file is gone."""
-        if self._sink.filesystem is not None:
+        if not done:
             return []
+        there = set(self._names())
         return [
             index
             for index in done
-            if index not in records
-            or ((written := records[index].written) is not None and not (self._folder / written[0]).is_file())
+            if index not in records or ((written := records[index].written) is not None and written[0] not in there)
         ]
 
     def note(self, record: TaskRecord) -> None:
-        """Add the file of a task; one without rows has none."""
+        """Add the file of a task; one without rows has none. What is not local is written at the end only."""
         if record.written is None:
             return
         name, rows, size = record.written
@@ -181,80 +187,17 @@ class Manifest:
 
     def finish(self) -> None:
         """Write it whole, in the order of the tasks."""
-        data = b"".join(map(_line, [self._head, *(self._lines[index] for index in sorted(self._lines))]))
-        if self._sink.filesystem is None:
-            replace_file(self._folder / MANIFEST, data)
-        else:
-            with self._sink.filesystem.open_output_stream(f"{self._sink.folder}/{MANIFEST}") as file:
-                file.write(data)
+        if self._sink.filesystem is not None and self._lines:
+            there = set(self._names())
+            lost = [line["file"] for line in self._lines.values() if line["file"] not in there]
+            if lost:
+                raise DataError(
+                    f"{self._sink.name}: workers have written {len(lost)} files that are not in {self._sink.folder!r} "
+                    f"as this process sees it ({lost[0]!r} for example): is the file system one that all processes "
+                    "share? Write to a shared one, or pass engine='serial'"
+                )
+        self._replace(b"".join(map(_line, [self._head, *(self._lines[index] for index in sorted(self._lines))])))
 
 
 def _line(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode() + b"\n"
-
-
-def open_plan(tracking: Path | None, plan: Plan, mode: str) -> str:
-    """Return the id of an execution: a new one, or that of the execution in the tracking folder.
-
-    Raises
-    ------
-    LayoutMismatchError
-        Another plan was run there.
-    """
-    if tracking is None:
-        return secrets.token_hex(8)
-    path = tracking / "plan.json"
-    here = _plain(plan, mode)
-    try:
-        there = json.loads(path.read_text())
-    except FileNotFoundError:
-        there = None
-    except ValueError:
-        raise ConfigurationError(f"{str(path)!r} is damaged: delete the folder to begin anew") from None
-    if there is not None:
-        for name, value in here.items():
-            if name != "functions" and there.get(name) != value:
-                raise LayoutMismatchError(
-                    f"{str(tracking)!r} keeps another dataset's run: its {name} is {_short(there.get(name))} "
-                    f"and not {_short(value)}. Use the dataset that was run there, or another "
-                    "tracking_path, or delete the folder"
-                )
-        if there["functions"] != here["functions"]:
-            warnings.warn(
-                f"the functions of the dataset have changed since {str(tracking)!r} was begun: tasks that were done "
-                "keep their results",
-                UserWarning,
-                stacklevel=5,
-            )
-            replace_file(path, json.dumps({**there, **here}, indent=1).encode())
-        return str(there["id"])
-    made = {"workspan": "dataset", "schema": SCHEMA, "id": secrets.token_hex(8), **here}
-    replace_file(path, json.dumps(made, indent=1).encode())
-    return str(made["id"])
-
-
-def _plain(plan: Plan, mode: str) -> dict[str, Any]:
-    digest = sha256()
-    for piece in plan.source.pieces:
-        digest.update(repr(_identity(piece)).encode())
-    functions = []
-    for operator in plan.operators:
-        for op in operator.ops:
-            if op.function is not None:
-                functions.append(function_fingerprint(op.function.function) or op.name)
-    return {
-        "operators": [operator.name for operator in plan.operators],
-        "source": f"{len(plan.source.pieces)} pieces {digest.hexdigest()[:16]}",
-        "mode": mode,
-        "functions": functions,
-    }
-
-
-def _identity(piece: Piece) -> tuple[Any, ...]:
-    size = piece.size_bytes if isinstance(piece, FilePiece) else None
-    return piece.label, piece.rows, size
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."

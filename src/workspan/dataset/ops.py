@@ -140,7 +140,7 @@ class Filter(Op, frozen=True):
     @property
     def name(self) -> str:
         """``Filter(<expression>)``."""
-        return f"Filter({self.expression})"
+        return f"Filter({' '.join(str(self.expression).split())})"
 
     @property
     def changes_rows(self) -> bool:

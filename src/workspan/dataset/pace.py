@@ -42,7 +42,9 @@ class Pace:
         self._files = [folder / HOLD for folder in folders]
         self._most = list(most)
         self._waiting = [0] * len(folders)
-        self._held = [False] * len(folders)
+        self._held: list[float | None] = [None] * len(folders)
+        """Since when each is held; ``None``: it is not."""
+        self._seconds = [0.0] * len(folders)
         self.longest = [0] * len(folders)
         """Most results of each operator that ever lay there."""
 
@@ -59,6 +61,11 @@ class Pace:
         """Return how many results of an operator the next one has not used yet; none of the last one."""
         return self._waiting[number] if number < len(self._waiting) - 1 else 0
 
+    def held(self, number: int) -> float:
+        """Return for how long the workers of an operator have been told to wait, in seconds."""
+        since = self._held[number]
+        return self._seconds[number] + (0.0 if since is None else time.perf_counter() - since)
+
     def settle(self, live: Sequence[int]) -> None:
         """Hold those who are ahead, and let go the others.
 
@@ -69,11 +76,12 @@ class Pace:
         """
         for number in range(len(self._files) - 1):
             hold = self._waiting[number] >= self._most[number] and live[number + 1] > 0
-            if hold and not self._held[number]:
+            if hold and self._held[number] is None:
                 self._files[number].touch()
-            elif self._held[number] and not hold:
+                self._held[number] = time.perf_counter()
+            elif self._held[number] is not None and not hold:
                 self._files[number].unlink(missing_ok=True)
-            self._held[number] = hold
+                self._seconds[number], self._held[number] = self.held(number), None
 
     def close(self) -> None:
         """Hold nobody any more."""

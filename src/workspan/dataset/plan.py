@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from workspan.arguments import at_least
 from workspan.dataset.batching import BATCH_BYTES, Shape
 from workspan.dataset.ops import FilterRows, Limit, MapBatches, MapRows, Read
+from workspan.dataset.retry import checked_patterns
 from workspan.dataset.transform import TaskState, stage_steps
 from workspan.errors import ConfigurationError, UsageTypeError
 from workspan.steps import Phase, Step, explain, fold, rewrite
@@ -89,13 +90,16 @@ class Options(Struct, frozen=True):
             raise ConfigurationError(f"replay_check={made.replay_check!r}: it is 'rows' or 'content'")
         for name, value, least in (("batch_bytes", made.batch_bytes, 1), ("max_map_retries", made.max_map_retries, 0)):
             at_least(name, value, least)
-        patterns: Any = made.retried_map_errors
-        if not isinstance(patterns, bool):
-            listed = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-            made = replace(made, retried_map_errors=listed)
+        for name in ("shape_blocks", "step_cpu", "step_sizes", "log_stats", "fuse"):
+            if not isinstance(getattr(made, name), bool):
+                raise UsageTypeError(f"options({name}={getattr(made, name)!r}): it is True or False")
         Shape.of(made.block_rows, made.block_bytes)
-        io: Any = made.retried_io_errors
-        return replace(made, retried_io_errors=(io,) if isinstance(io, str) else tuple(io))
+        io = checked_patterns(made.retried_io_errors, "retried_io_errors")
+        return replace(
+            made,
+            retried_map_errors=checked_patterns(made.retried_map_errors, "retried_map_errors"),
+            retried_io_errors=((".*",) if io else ()) if isinstance(io, bool) else io,
+        )
 
     @property
     def shape(self) -> Shape:

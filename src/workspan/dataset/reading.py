@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from workspan.dataset.sources import from_tables, items_source, range_source
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["col", "from_arrow", "from_items", "from_pandas", "range", "read_csv", "read_json", "read_parquet"]
 
@@ -77,7 +78,8 @@ def from_arrow(tables: Any) -> Dataset:
         A ``pyarrow.Table`` or ``RecordBatch``, or a list of them. Nothing is copied in this process; worker processes
         map a file that is written when a run begins.
     """
-    listed = [tables] if isinstance(tables, (pa.Table, pa.RecordBatch)) else list(tables)
+    is_one = isinstance(tables, (pa.Table, pa.RecordBatch)) or not isinstance(tables, Iterable)
+    listed = [tables] if is_one else list(tables)
     return Dataset(from_tables(listed, "FromArrow", "from_arrow"))
 
 
@@ -89,7 +91,8 @@ def from_pandas(frames: Any) -> Dataset:
     frames
         A ``pandas.DataFrame``, or a list of them.
     """
-    listed = [frames] if hasattr(frames, "columns") else list(frames)
+    is_one = hasattr(frames, "columns") or hasattr(frames, "to_frame") or not isinstance(frames, Iterable)
+    listed = [frames] if is_one else list(frames)
     return Dataset(from_tables(listed, "FromPandas", "from_pandas"))
 
 
@@ -109,9 +112,9 @@ def read_parquet(
     paths
         A file, a folder (all files in it, at any depth, but hidden ones), a pattern with ``*``, ``?``, ``[...]`` or
         ``**/``, a URL of a file system that pyarrow or fsspec knows, or a list of these. Files come in the order of
-        their names.
+        their names. Folders below it whose names are ``key=value`` give their files a column each.
     columns
-        Only these columns; ``None``: all.
+        Only these columns, in this order; ``None``: all.
     filesystem
         A ``pyarrow.fs.FileSystem`` in which the paths are; ``None``: as the paths say.
 
@@ -120,7 +123,7 @@ def read_parquet(
     DataError
         Nothing is there, a file is unreadable or truncated, or a column is missing; the text names the file.
     """
-    return Dataset(formats.parquet_source(paths, None if columns is None else list(columns), filesystem))
+    return Dataset(formats.parquet_source(paths, formats.listed(columns, "read_parquet"), filesystem))
 
 
 def read_csv(
@@ -143,7 +146,7 @@ def read_csv(
     delimiter
         Between two fields.
     column_types
-        Column -> ``pyarrow.DataType``; what is not in it is found out from the first 8 MiB.
+        Column -> ``pyarrow.DataType`` or its name; what is not in it is found out from the first 8 MiB.
     null_values
         Texts that mean null, also in columns of text; ``None``: those of pyarrow, and not in columns of text.
 
@@ -153,7 +156,7 @@ def read_csv(
         Nothing is there.
     """
     options = {"delimiter": delimiter, "column_types": column_types, "null_values": null_values}
-    return Dataset(formats.csv_source(paths, None if columns is None else list(columns), options, filesystem))
+    return Dataset(formats.csv_source(paths, formats.listed(columns, "read_csv"), options, filesystem))
 
 
 def read_json(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, filesystem: Any = None) -> Dataset:

@@ -5,15 +5,39 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from workspan.errors import UsageTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["back_off", "may_retry"]
+__all__ = ["back_off", "checked_patterns", "may_retry"]
 
 _LONGEST_SECONDS = 32.0
+
+
+def checked_patterns(given: Any, name: str) -> bool | tuple[str, ...]:
+    """Return which errors are tried again: all, none, or those whose text has one of some patterns.
+
+    Raises
+    ------
+    UsageTypeError
+        A pattern is no text.
+    """
+    if isinstance(given, bool):
+        return given
+    listed = (given,) if isinstance(given, (str, type)) or not isinstance(given, Iterable) else tuple(given)
+    for pattern in listed:
+        if not isinstance(pattern, str):
+            shown = pattern.__name__ if isinstance(pattern, type) else "the text of the error"
+            raise UsageTypeError(
+                f"{name}={given!r}: {pattern!r} is no text: errors are told by a part of their type or text, {shown!r} "
+                "for example, or True for all"
+            )
+    return listed
 
 
 def may_retry(error: BaseException, patterns: bool | tuple[str, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,12 @@ class DatasetRun:
         """Steps of each operator."""
         from workspan.dataset.tally import summarise  # here, as the workers have long started
 
+        if iteration is not None:
+            own = zip(execution.runs, self.records, strict=True)
+            begins = [record.started_at for run, records in own for record in records if record.index in run.fresh]
+            if begins and execution.began_at is not None:
+                wait = min(max(0.0, min(begins) - execution.began_at), iteration.total_seconds)
+                iteration = replace(iteration, initialisation_seconds=wait)
         parent = execution.plan.source.parent
         self.summary = summarise(
             execution.runs,

@@ -43,19 +43,34 @@ class OperatorRun:
     began_at: float | None = None
     results_waiting: Callable[[], int] = lambda: 0
     """Results that the next operator has not used yet."""
+    backpressure: Callable[[], float | None] = lambda: None
+    """Seconds in which its workers were told to wait; ``None``: its results are taken all at once."""
+    skipped: tuple[int, ...] = ()
+    """Tasks that an execution before has done."""
     _tally: OperatorTally | None = None
     _told: set[int] = field(default_factory=set)
+    _kept: dict[int, TaskRecord] = field(default_factory=dict)
+    """Records that were read at the end; their files may be gone."""
 
-    def metrics(self, first: int) -> OperatorMetrics:
-        """Return how far it has come; its number is counted on from *first*."""
+    def metrics(self, first: int, rows_before: int | None = None) -> OperatorMetrics:
+        """Return how far it has come.
+
+        Parameters
+        ----------
+        first
+            From which on its number is counted.
+        rows_before
+            Rows that the operator before has made.
+        """
         from workspan.dataset.stats import OperatorMetrics
-        from workspan.dataset.tally import OperatorTally
+        from workspan.dataset.tally import OperatorTally, operator_summary
 
         tally = self._tally = self._tally or OperatorTally(self.operator, self.began_at)
-        for index, seen_at in list(self.fresh.items()):
-            if index not in self._told and (record := read_record(self.folder, index)) is not None:
+        for index in (*list(self.fresh), *self.skipped):
+            record = None if index in self._told else self._kept.get(index) or read_record(self.folder, index)
+            if record is not None:
                 self._told.add(index)
-                tally.add(record, seen_at=seen_at)
+                tally.add(record, fresh=index in self.fresh, seen_at=self.fresh.get(index))
         state = self.state or TaskState()
         return OperatorMetrics(
             number=self.operator.number + first,
@@ -67,13 +82,14 @@ class OperatorRun:
             finished=state.completed_count,
             failed=state.failed_count + state.orphaned_count,
             results_waiting=self.results_waiting(),
-            summary=tally.summary(self.operator.number + first),
+            summary=operator_summary(self, tally, rows_before, first),
         )
 
     def records(self) -> list[TaskRecord]:
         """Return the records of all tasks that have finished, in order."""
         found = (read_record(self.folder, index) for index in range(self.count))
-        return [record for record in found if record is not None]
+        self._kept = {record.index: record for record in found if record is not None}
+        return list(self._kept.values())
 
 
 class Enough:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from workspan.dataset.blocks import certain, clash, is_guess, no_rows
-from workspan.errors import DataError
+from workspan.dataset.formats import told_names
+from workspan.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,8 @@ class Sink(Struct, frozen=True):
     options: tuple[tuple[str, Any], ...] = ()
     filesystem: Any = None
     """``None``: the local one."""
+    reader: Callable[[Any], Iterator[pa.Table]] | None = None
+    """Reads an open file of this kind again, piece by piece; ``None``: its types are lost in writing."""
 
     def part(self, index: int) -> str:
         """Return the name of the file of a task."""
@@ -55,6 +58,11 @@ class Part(Struct):
     def path(self) -> str:
         """Where the file will appear."""
         return f"{self.sink.folder}/{self.sink.part(self.index)}"
+
+    @property
+    def narrow(self) -> str:
+        """Where its beginning lies while it is written anew."""
+        return f"{self.temporary.removesuffix('.tmp')}.narrow.tmp"
 
     def disk(self) -> Any:
         """Note on errors of the disk which file was written."""
@@ -97,6 +105,11 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
     try:
         for table in tables:
             if writer is None:
+                if table.num_rows and not len(table.schema):
+                    raise DataError(
+                        f"{part.sink.name}, {part.where}: {table.num_rows:,} rows have no columns, and no file can "
+                        "hold such: keep one column at least"
+                    )
                 if not len(table.schema) or is_guess(table) or (part.index and not table.num_rows):
                     # A file without rows is of use only for its columns, and one is enough.
                     if part.schema is None and len(table.schema) and not table.num_rows:
@@ -111,8 +124,12 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
             elif is_guess(table):
                 continue
             elif table.schema != schema:
-                table = _fitted(table, schema, part)
-            with part.disk():
+                wider = _widened(table, schema, part)
+                if wider is not schema:
+                    writer, file = _with_room(part, writer, file, wider)
+                    part.schema = schema = wider
+                table = _fitted(table, schema)
+            with part.disk(), _held(part, schema):
                 writer.write_table(table)
             part.rows += table.num_rows
             table = None
@@ -133,8 +150,15 @@ def write(part: Part, tables: Iterable[pa.Table]) -> Iterator[Part]:
 
 
 def _opened(part: Part, file: Any, schema: pa.Schema) -> Any:
-    try:
+    with _held(part, schema):
         return part.sink.opener(file, schema, **dict(part.sink.options))
+
+
+@contextmanager
+def _held(part: Part, schema: pa.Schema) -> Iterator[None]:
+    """Tell of what a file cannot hold."""
+    try:
+        yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise DataError(
@@ -173,11 +197,12 @@ def discard(part: Part) -> None:
 
 
 def _remove(part: Part) -> None:
-    with suppress(OSError):
-        if part.sink.filesystem is None:
-            os.unlink(part.temporary)
-        else:
-            part.sink.filesystem.delete_file(part.temporary)
+    for path in (part.temporary, part.narrow):
+        with suppress(OSError):
+            if part.sink.filesystem is None:
+                os.unlink(path)
+            else:
+                part.sink.filesystem.delete_file(path)
 
 
 def _output(part: Part) -> Any:
@@ -185,23 +210,84 @@ def _output(part: Part) -> Any:
     return pa.OSFile(part.temporary, "wb") if system is None else system.open_output_stream(part.temporary)
 
 
-def _fitted(table: pa.Table, schema: pa.Schema, part: Part) -> pa.Table:
-    """Return the table with the columns of those before it."""
+def _widened(table: pa.Table, schema: pa.Schema, part: Part) -> pa.Schema:
+    """Return a schema that has room for the blocks before and this one: *schema* itself, if it has."""
     try:
-        if pa.unify_schemas([schema, table.schema], promote_options="permissive").equals(schema):
-            columns = {
-                column.name: table.column(column.name).cast(column.type)
-                if column.name in table.column_names
-                else pa.nulls(table.num_rows, column.type)
-                for column in schema
-            }
-            return pa.table(columns, schema=schema)
+        wider = pa.unify_schemas([schema, table.schema], promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        pass
-    raise DataError(f"{part.sink.name}, {part.where}: {clash([no_rows(schema), table])}")
+        raise DataError(f"{part.sink.name}, {part.where}: {clash([no_rows(schema), table])}") from None
+    return schema if wider.equals(schema) else wider
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the columns and types of its file."""
+    columns = {
+        column.name: table.column(column.name).cast(column.type)
+        if column.name in table.column_names
+        else pa.nulls(table.num_rows, column.type)
+        for column in schema
+    }
+    return pa.table(columns, schema=schema)
+
+
+def _with_room(part: Part, writer: Any, file: Any, schema: pa.Schema) -> tuple[Any, Any]:
+    """Return writer and file for what is wider than the blocks before were: what they have written comes along.
+
+    Raises
+    ------
+    DataError
+        A file of this kind cannot be widened in this way.
+    """
+    widen = getattr(writer, "widen", None)
+    if widen is not None and widen(schema):
+        return writer, file
+    if part.sink.reader is None:
+        heading = () if part.schema is None else part.schema.names
+        more = told_names([name for name in schema.names if name not in heading])
+        raise DataError(
+            f"{part.sink.name}, {part.where}: {more} is not in the blocks before, whose heading is written: give each "
+            "block the same columns"
+        )
+    system, narrow = part.sink.filesystem, part.narrow
+    with part.disk():
+        writer.close()
+        file.close()
+        if system is None:
+            os.replace(part.temporary, narrow)
+        else:
+            system.move(part.temporary, narrow)
+        file = _output(part)
+        writer = _opened(part, file, schema)
+        source = pa.OSFile(narrow) if system is None else system.open_input_file(narrow)
+        with source:
+            for written in part.sink.reader(source):
+                writer.write_table(_fitted(written, schema))
+        if system is None:
+            os.unlink(narrow)
+        else:
+            system.delete_file(narrow)
+    return writer, file
 
 
 # -- kinds -----------------------------------------------------------------------------------------------------------
+
+
+def checked_compression(name: Any) -> Any:
+    """Return how Parquet files are compressed.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such way, or not here.
+    """
+    for codec in name.values() if isinstance(name, dict) else [name]:
+        try:
+            known = codec is None or str(codec).lower() == "none" or pa.Codec.is_available(str(codec).lower())
+        except ValueError:
+            known = False
+        if not known:
+            raise ConfigurationError(f"compression={name!r} is not known here: use 'zstd', 'snappy', 'gzip' or 'none'")
+    return name
 
 
 def parquet_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
@@ -211,11 +297,45 @@ def parquet_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
     return pq.ParquetWriter(file, schema, **options)
 
 
-def csv_writer(file: Any, schema: pa.Schema, **options: Any) -> Any:
-    """Return a writer of CSV."""
-    from pyarrow import csv
+def parquet_pieces(file: Any) -> Iterator[pa.Table]:
+    """Yield what is in a file of Parquet, a row group at a time."""
+    import pyarrow.parquet as pq
 
-    return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(**options))
+    reader = pq.ParquetFile(file)
+    for number in range(reader.num_row_groups):
+        yield reader.read_row_group(number, use_threads=False)
+
+
+class CsvWriter:
+    """Writes a heading, and one line a row."""
+
+    def __init__(self, file: Any, schema: pa.Schema, **options: Any) -> None:
+        from pyarrow import csv
+
+        self._csv, self._file, self._options, self._names = csv, file, options, schema.names
+        self._writer = csv.CSVWriter(file, schema, write_options=csv.WriteOptions(**options))
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write the rows."""
+        if table.num_columns > 1 or not table.column(0).null_count:
+            self._writer.write_table(table)
+            return
+        # A null alone would be an empty line, which readers pass over, and the row would be gone: it has to be quoted.
+        texts = table.column(0).cast(pa.string()).fill_null("")
+        quoted = self._csv.WriteOptions(**self._options, include_header=False, quoting_style="all_valid")
+        self._csv.write_csv(pa.table({"": texts}), self._file, quoted)
+
+    def widen(self, schema: pa.Schema) -> bool:
+        """Go on with other types, which text does not tell; ``False``: the heading is another one."""
+        if schema.names != self._names:
+            return False
+        options = self._csv.WriteOptions(**self._options, include_header=False)
+        self._writer = self._csv.CSVWriter(self._file, schema, write_options=options)
+        return True
+
+    def close(self) -> None:
+        """End the file."""
+        self._writer.close()
 
 
 class JsonWriter:
@@ -232,6 +352,10 @@ class JsonWriter:
         for batch in table.to_batches(max_chunksize=4096):
             lines = [json.dumps(row, **self._options) for row in batch.to_pylist()]
             self._file.write(("\n".join(lines) + "\n").encode() if lines else b"")
+
+    def widen(self, schema: pa.Schema) -> bool:
+        """Go on: each line names its values."""
+        return True
 
     def close(self) -> None:
         """Do nothing: the file is closed by whoever opened it."""

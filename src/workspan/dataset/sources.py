@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from workspan.arguments import at_least
 from workspan.dataset.blocks import first_rows, from_frame, table_of_rows
-from workspan.dataset.columns import from_numpy
-from workspan.errors import ConfigurationError, DataError, MissingExtraError, UsageTypeError
+from workspan.dataset.columns import column_of, from_numpy
+from workspan.errors import ConfigurationError, DataError, UsageTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["FilePiece", "MemoryPiece", "Piece", "RangePiece", "Source", "from_tables", "items_source", "range_source"]
 
@@ -88,6 +88,12 @@ class FilePiece(Piece, frozen=True):
     filesystem: Any = None
     size_bytes: int | None = None
     """Size of the file when the dataset was made; a resumed run looks whether it is still the same."""
+    modified_ns: int | None = None
+    """When the file was last written, in ns since the epoch."""
+    keys: tuple[tuple[str, int | str | None], ...] = ()
+    """Columns of one value, which the names of its folders tell; one that is in the file too is that of the file."""
+    chosen: tuple[str, ...] | None = None
+    """Columns of the blocks, in this order; ``None``: those of the file, and the keys."""
 
     def read(self) -> Iterator[pa.Table]:
         """Open and decode it.
@@ -98,13 +104,19 @@ class FilePiece(Piece, frozen=True):
             The file is unreadable; the text names it.
         """
         try:
-            yield from self.reader(self.path, self.filesystem, **dict(self.options))
+            yield from map(self._whole, self.reader(self.path, self.filesystem, **dict(self.options)))
         except (pa.ArrowException, OSError, EOFError) as error:
-            if isinstance(error, KeyError):
-                raise
+            text = error.args[0] if isinstance(error, KeyError) and error.args else error
             raise DataError(
-                f"{self.label} cannot be read: {error}. Is it complete, and of the kind that was asked for?"
+                f"{self.label} cannot be read: {text}. Is it complete, and of the kind that was asked for?"
             ) from error
+
+    def _whole(self, table: pa.Table) -> pa.Table:
+        for name, value in self.keys:
+            if name not in table.column_names and (self.chosen is None or name in self.chosen):
+                one = pa.nulls(1) if value is None else column_of(name, [value], self.label)
+                table = table.append_column(name, pa.repeat(one[0], table.num_rows))
+        return table if self.chosen is None else table.select(list(self.chosen))
 
 
 class Source(Struct, frozen=True):
@@ -143,8 +155,8 @@ def range_source(n: int, blocks: int | None) -> Source:
 
 def items_source(items: Iterable[Any], blocks: int | None) -> Source:
     """Return items as rows: mappings as they are, anything else in a column ``item``."""
-    from collections.abc import Mapping
-
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise UsageTypeError(f"from_items({items!r}): a {type(items).__name__} is no list of items")
     rows = [item if isinstance(item, Mapping) else {"item": item} for item in items]
     pieces = []
     for begin, end in blocks_of(len(rows), blocks, "from_items"):
@@ -166,138 +178,10 @@ def from_tables(tables: Sequence[Any], name: str, argument: str) -> Source:
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         elif type(table).__module__.partition(".")[0] == "pandas" and hasattr(table, "columns"):
-            table = from_frame(table)
+            table = from_frame(table, f"{argument}, table {number}")
         if not isinstance(table, pa.Table):
             raise UsageTypeError(f"{argument}({table!r}): a {type(table).__name__} is no table")
         pieces.append(MemoryPiece(f"table {number}", table.num_rows, table))
     if not pieces:
         raise ConfigurationError(f"{argument}([]): there is no table; pass at least one, it may have no rows")
     return Source(name, tuple(pieces))
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
-
-
-def find_files(
-    paths: Any, suffixes: tuple[str, ...], filesystem: Any, name: str
-) -> list[tuple[str, str, int | None, Any]]:
-    """Return (what to call it, path, size in bytes, file system) of each file, sorted by path within each entry.
-
-    A folder stands for all files in it, at any depth, but for those whose name (or folder) begins with ``.`` or ``_``.
-
-    Raises
-    ------
-    DataError
-        Nothing is there.
-    """
-    import pyarrow.fs as fs
-
-    if isinstance(paths, bytes) or not (isinstance(paths, (str, os.PathLike)) or hasattr(paths, "__iter__")):
-        raise UsageTypeError(f"{name}({paths!r}): a {type(paths).__name__} is no path")
-    entries = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    if not entries:
-        raise ConfigurationError(f"{name}([]): there is no path; pass a file, a folder, a pattern or a list of them")
-    found: list[tuple[str, str, int | None, Any]] = []
-    for entry in entries:
-        if not isinstance(entry, (str, os.PathLike)):
-            raise UsageTypeError(f"{name}({entry!r}): a {type(entry).__name__} is no path")
-        text = os.fspath(entry)
-        system, path = (filesystem, text) if filesystem is not None else resolve(text)
-        if any(sign in path for sign in "*?["):
-            matches = _glob(system, path)
-        else:
-            info = system.get_file_info(path)
-            if info.type == fs.FileType.NotFound:
-                raise DataError(f"{name}: {text!r} is not there: pass a file, a folder or a pattern")
-            matches = _within(system, path, suffixes) if info.type == fs.FileType.Directory else [info]
-        if not matches:
-            told = " or ".join(suffixes)
-            raise DataError(f"{name}: {text!r} has no files in it (looked for {told}): check the path")
-        for info in sorted(matches, key=lambda info: info.path):
-            label = text if len(matches) == 1 and info.path == path else info.path
-            found.append((label, info.path, info.size, None if isinstance(system, fs.LocalFileSystem) else system))
-    return found
-
-
-def resolve(text: str) -> tuple[Any, str]:
-    """Return the file system and the path in it; a URL of any scheme that pyarrow or fsspec knows."""
-    import pyarrow.fs as fs
-
-    if "://" not in text:
-        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
-    try:
-        system, path = fs.FileSystem.from_uri(text)
-        return system, path
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        try:
-            import fsspec
-        except ImportError:
-            scheme = text.partition("://")[0]
-            raise MissingExtraError(
-                f"{text!r}: pyarrow has no file system for {scheme}://, and fsspec, which may have one, is not "
-                "installed: pip install fsspec"
-            ) from None
-        other, path = fsspec.core.url_to_fs(text)
-        return fs.PyFileSystem(fs.FSSpecHandler(other)), path
-
-
-def is_local(system: Any) -> bool:
-    """Whether a file system is that of this machine."""
-    import pyarrow.fs as fs
-
-    return isinstance(system, fs.LocalFileSystem)
-
-
-def _visible(path: str, base: str) -> bool:
-    return not any(part.startswith((".", "_")) for part in path[len(base) :].strip("/").split("/"))
-
-
-def _within(system: Any, path: str, suffixes: tuple[str, ...]) -> list[Any]:
-    import pyarrow.fs as fs
-
-    infos = system.get_file_info(fs.FileSelector(path, recursive=True))
-    files = [info for info in infos if info.type == fs.FileType.File and _visible(info.path, path)]
-    fitting = [info for info in files if info.path.endswith(suffixes)]
-    return fitting or files
-
-
-def _glob(system: Any, pattern: str) -> list[Any]:
-    import re
-
-    import pyarrow.fs as fs
-
-    fixed = pattern[: min(pattern.index(sign) for sign in "*?[" if sign in pattern)].rpartition("/")[0] or "/"
-    if system.get_file_info(fixed).type != fs.FileType.Directory:
-        return []
-    rule = re.compile(_pattern(pattern))
-    infos = system.get_file_info(fs.FileSelector(fixed, recursive=True))
-    files = [info for info in infos if info.type == fs.FileType.File and rule.fullmatch(info.path)]
-    asked = not _visible(pattern, fixed)  # the pattern itself names what is hidden
-    return [info for info in files if asked or _visible(info.path, fixed)]
-
-
-def _pattern(pattern: str) -> str:
-    r"""Turn a pattern of paths into a regular expression; only ``**`` goes over ``/``.
-
-    Examples
-    --------
-    >>> _pattern("a/*.csv"), _pattern("a/**/b?.csv")
-    ('a/[^/]*\\.csv', 'a/(?:.*/)?b[^/]\\.csv')
-    """
-    import re
-
-    out = ""
-    at = 0
-    while at < len(pattern):
-        if pattern.startswith("**/", at):
-            out, at = out + "(?:.*/)?", at + 3
-        elif pattern[at] == "*":
-            out, at = out + "[^/]*", at + 1
-        elif pattern[at] == "?":
-            out, at = out + "[^/]", at + 1
-        elif pattern[at] == "[" and "]" in pattern[at:]:
-            end = pattern.index("]", at)
-            out, at = out + pattern[at : end + 1], end + 1
-        else:
-            out, at = out + re.escape(pattern[at]), at + 1
-    return out

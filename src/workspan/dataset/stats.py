@@ -49,6 +49,8 @@ class IterationSummary:
     blocked_seconds: dict[str, float] = field(default_factory=dict)
     """Waiting by its cause: ``"start"``: no result had come yet, workers and their imports included; ``"order"``: later
     results were there, and the next one was not; ``"work"``: none was there."""
+    initialisation_seconds: float | None = None
+    """From the begin until a task began, with the start of the workers; part of the waiting. ``None``: none ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,9 @@ class OperatorSummary:
     """A task, from its begin until the driver knew of its end; ``None``: not of tasks that were done before."""
     scheduling_seconds: float | None = None
     """From the begin of the execution until the work on its first block began."""
+    backpressure_seconds: float | None = None
+    """For how long its workers were told to wait, as enough of its results lay unused; ``None``: all of them are taken
+    at once, or at the end."""
 
     @property
     def rows_per_second(self) -> float | None:

@@ -47,7 +47,9 @@ class Backlog:
         self._most, self._ordered = most, ordered
         self._waiting: set[int] = set()
         self._next = 0
-        self._held = False
+        self._held: float | None = None
+        """Since when they wait; ``None``: they do not."""
+        self._seconds = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self.longest = 0
@@ -67,6 +69,11 @@ class Backlog:
             self._next = index + 1
             self._settle()
 
+    def held(self) -> float:
+        """Return for how long the workers have been told to wait, in seconds."""
+        since = self._held
+        return self._seconds + (0.0 if since is None else time.perf_counter() - since)
+
     def close(self) -> None:
         """Hold nobody any more."""
         with self._lock:
@@ -76,11 +83,12 @@ class Backlog:
     def _settle(self) -> None:
         full = len(self._waiting) >= self._most and (not self._ordered or self._next in self._waiting)
         hold = full and not self._closed
-        if hold and not self._held:
+        if hold and self._held is None:
             self._file.touch()
-        elif self._held and not hold:
+            self._held = time.perf_counter()
+        elif self._held is not None and not hold:
             self._file.unlink(missing_ok=True)
-        self._held = hold
+            self._seconds, self._held = self.held(), None
 
 
 class Stream:
@@ -113,6 +121,7 @@ class Stream:
         """Seconds without a result that could be taken, by cause: see :class:`IterationSummary`."""
         self._cause = "start"
         execution.on_result = self._came
+        execution.backpressure = self.backlog.held
 
     def _came(self, index: int, done: bool) -> None:
         if done:

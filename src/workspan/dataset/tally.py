@@ -6,6 +6,7 @@ up exactly. While a run goes on and when it has ended the same code does it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workspan.dataset.figures import Figure, Spread, Tally
@@ -441,7 +442,8 @@ def summarise(
 def operator_summary(run: OperatorRun, tally: OperatorTally, rows_before: int | None, first: int) -> OperatorSummary:
     """Return the figures of one operator of an execution."""
     rows_in = run.source_rows if run.source_rows else rows_before
-    return tally.summary(run.operator.number + first, rows_in, _peak(run))
+    found = tally.summary(run.operator.number + first, rows_in, _peak(run))
+    return replace(found, backpressure_seconds=run.backpressure())
 
 
 def _peak(run: OperatorRun) -> Figure | None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from workspan.dataset import sinks
-from workspan.dataset.blocks import digest
+from workspan.dataset.blocks import digest, has_dictionary, whole
 from workspan.dataset.expressions import nodes
+from workspan.dataset.failures import written_down
 from workspan.dataset.record import BlockTimes, StepFigures, TaskRecord, pack, unpack
 from workspan.dataset.retry import back_off, may_retry
 from workspan.dataset.sources import ArrowPiece
 from workspan.dataset.transform import TaskState, step_sizes
 from workspan.dataset.within import sections_within
-from workspan.engines.failure import failure_text
 from workspan.errors import ConfigurationError, DataError
 from workspan.measure.sections import section
 from workspan.steps import TransformClock
@@ -144,14 +144,7 @@ class MapTask:
             raise
         except Exception as error:
             self.raised[index] = error
-            text = str(error)
-            notes = "; ".join(getattr(error, "__notes__", ()))
-            told = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
-            if isinstance(error, DataError):
-                told.insert(0, "DataError")
-            trace = "" if isinstance(error, DataError) and _is_ours(error) else failure_text(error)
-            data = (type(error).__name__, f"{text} ({notes})" if notes else text, trace, told)
-            replace_file(self.folder / f"{index}.error", _encode(data))
+            replace_file(self.folder / f"{index}.error", written_down(error))
             raise
         replace_file(self.folder / f"{index}.record", pack(record))
 
@@ -210,20 +203,6 @@ def result_pieces(folder: Path, index: int) -> Iterator[ArrowPiece]:
     while (path := folder / f"{index}.{number}.arrow").exists():
         yield ArrowPiece(f"result {index}", None, str(path))
         number += 1
-
-
-def _encode(value: Any) -> bytes:
-    import msgspec
-
-    return msgspec.msgpack.encode(value)
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether this package raised an error, which says all that there is to say, and no function of the user's."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith("workspan.")
 
 
 class _Unwanted(Exception):
@@ -449,7 +428,10 @@ def _figures(times: ChainTimes, sections: Sections) -> list[StepFigures]:
 
 
 class _Keeper:
-    """Keeps blocks in Arrow files that can be mapped: one file, and another whenever the schema changes."""
+    """Keeps blocks in Arrow files that can be mapped: one file, and another whenever the schema changes.
+
+    A column of a dictionary can have only one in a file, so that with such columns each block is a file.
+    """
 
     def __init__(self, folder: Path, index: int) -> None:
         self._folder, self._index = folder, index
@@ -458,8 +440,9 @@ class _Keeper:
         self._schema: pa.Schema | None = None
 
     def write(self, table: pa.Table) -> None:
-        if self._writer is None or table.schema != self._schema:
+        if self._writer is None or table.schema != self._schema or has_dictionary(table.schema):
             self._end_file()
+            table = whole(table)
             path = self._folder / f".{self._index}.{len(self._paths)}.{os.getpid()}.part"
             self._paths.append(path)
             self._schema = table.schema

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
+
+from workspan.steps.record import MUCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +136,8 @@ def _operator(op: OperatorSummary, verbose: bool) -> list[str]:
         lines.append(_line(2, "after the last block", [f"{seconds(op.trailing_seconds)} total"]))
     lines += _figures(2, "setup", op.setup)
     lines += _figures(2, "held, not wanted yet", op.held)
+    if op.backpressure_seconds:
+        lines.append(_line(2, "back-pressure", [f"{seconds(op.backpressure_seconds)} total"]))
     lines += _retries(op)
     lines += _figures(2, "peak memory", op.peak_memory, size, ("min", "max", "mean"))
     lines += _figures(2, "rows per block", op.rows_per_block, whole)
@@ -144,9 +149,12 @@ def _operator(op: OperatorSummary, verbose: bool) -> list[str]:
     lines += _throughput(op)
     if op.clamped_seconds > 1e-6:
         lines.append(_line(2, "clamped", [seconds(op.clamped_seconds)]))
+    share = 0.0 if op.transform is None else (op.overhead_seconds or 0.0) / (op.transform.sum or inf)
+    if op.overhead_seconds is not None and (verbose or share > MUCH):
+        cheaper = '   timing="stages" or "total" costs less' if share > MUCH else ""
+        parts = [f"{seconds(op.overhead_seconds)} total", f"{100 * share:.2f} %"]
+        lines.append(_line(2, "timers, estimated", parts) + cheaper)
     if verbose:
-        if op.overhead_seconds is not None:
-            lines.append(_line(2, "timers, estimated", [f"{seconds(op.overhead_seconds)} total"]))
         lines += _figures(2, "serialise", op.serialise)
         for number, step in enumerate(op.steps):
             lines += _figures(4, _short(f"{number} {step.label}", _LABEL - 6), step.seconds)
@@ -191,6 +199,7 @@ def _metrics(op: OperatorSummary) -> list[str]:
         "nodes": op.nodes,
         "clamped_seconds": op.clamped_seconds,
         "scheduling_seconds": None if op.scheduling_seconds is None else round(op.scheduling_seconds, 6),
+        "backpressure_seconds": None if op.backpressure_seconds is None else round(op.backpressure_seconds, 6),
         "task_wall_p50": None if op.task_wall is None else op.task_wall.p50,
         "task_seen_p50": None if op.task_seen is None else op.task_seen.p50,
     }
@@ -233,6 +242,8 @@ def _iteration(it: IterationSummary) -> list[str]:
     if it.first_wait_seconds is not None:
         lines.append(_line(2, "until the first batch", [seconds(it.first_wait_seconds)]))
     lines += _figures(2, "waiting for blocks", it.waiting)
+    if it.initialisation_seconds is not None:
+        lines.append(_line(4, "until the first task", [f"{seconds(it.initialisation_seconds)} total"]))
     for cause, label in (("start", "until the first result"), ("order", "overtaken by others"), ("work", "none there")):
         if it.blocked_seconds.get(cause, 0.0) > 0:
             lines.append(_line(4, label, [f"{seconds(it.blocked_seconds[cause])} total"]))

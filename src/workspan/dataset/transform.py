@@ -138,12 +138,6 @@ class _Stage:
     def _watch(self, table: pa.Table) -> pa.Table:
         if self.schema is None or not len(self.schema):
             self.schema = table.schema
-            names = self.schema.names
-            if len(set(names)) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
-                raise DataError(
-                    f"{self.op.name}, {self.where}: {names.count(twice)} columns have the name {twice!r}: rename them"
-                )
         return table
 
     def out(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -160,6 +154,12 @@ class _Stage:
         return guess(self.schema) if guessed else self.schema
 
     def _count(self, table: pa.Table) -> pa.Table:
+        names = table.column_names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(
+                f"{self.op.name}, {self.where}: {names.count(twice)} columns have the name {twice!r}: rename them"
+            )
         flow = self.flow
         flow.blocks += 1
         flow.rows += table.num_rows
@@ -219,11 +219,13 @@ class _Stage:
         note = f"in {self.op.name}, {self.where}"
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
-        if isinstance(error, ValueError) and "read-only" in str(error):
-            error.add_note(
-                "batches are views of the block and cannot be changed in place: pass zero_copy=False to map_batches, "
-                "or work on a copy"
-            )
+        op = self.op
+        if isinstance(op, MapBatches) and isinstance(error, ValueError) and "read-only" in str(error):
+            if op.zero_copy:
+                remedy = "pass zero_copy=False to map_batches, or work on a copy"
+                error.add_note(f"batches are views of the block and cannot be changed in place: {remedy}")
+            elif op.batch_format == "pandas":
+                error.add_note("pandas hands out views that are read-only: assign to the frame's columns instead")
 
 
 def _passed(tables: Iterator[pa.Table], schema: Callable[[], pa.Schema | None]) -> Iterator[pa.Table]:

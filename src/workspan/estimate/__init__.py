@@ -5,7 +5,9 @@ Everything below loads on first use.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
@@ -67,6 +69,17 @@ if TYPE_CHECKING:
         log_remaining,
         remaining,
     )
+
+
+class _Package(ModuleType):
+    """Keeps functions in their place: a module of the same name would take it when it is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -63,40 +63,48 @@ class Activation:
     All of it may be read from any thread.
     """
 
-    # Defaults on the class: most runs of a step need few of them.
+    __slots__ = (
+        "N_ref", "_elapsed", "_since", "discarded", "ended", "estimate", "failed", "forecast", "fraction_reported",
+        "id", "is_substep", "log_lock", "logged", "nested", "overhead", "overlap", "parent", "recorder", "section",
+        "start", "step", "variant",
+    )  # fmt: skip
+
     id: int
     """Number of the run in this process."""
-    N_ref: float | None = None
+    N_ref: float | None
     """Size of the work; ``None``: neither estimated nor recorded."""
-    estimate: Any = None
+    estimate: Any
     """What was expected at the start: ``value``, ``low``, ``high``, ``source``, ``basis``; ``None`` without N_ref."""
-    parent: Activation | None = None
+    parent: Activation | None
     """The step that it runs in."""
-    is_substep = False
-    variant: str | None = None
-    start: float | None = None
+    is_substep: bool
+    variant: str | None
+    start: float | None
     """When it began, in seconds since 1970: a label."""
-    overlap = 1
+    overlap: int
     """How many runs of the step there were at once, itself included."""
-    overhead = 0.0
+    overhead: float
     """Seconds of its time that went into measuring and logging steps inside it."""
-    ended = False
-    failed = False
-    discarded = False
-    logged = False
-    nested = False
+    ended: bool
+    failed: bool
+    discarded: bool
+    logged: bool
+    nested: bool
     """Whether the step runs inside itself: then only the outermost run counts."""
-    fraction_reported: float | None = None
-    forecast: Any = None
-    log_lock: Any = None
-    section: Any = None
-    _elapsed = 0.0
-    _since: float | None = None
+    fraction_reported: float | None
 
     def __init__(self, recorder: ProgressRecorder, step: Step) -> None:
         self.recorder = recorder
         self.step = step
         self.id = next(_numbers)
+        self.N_ref = self.estimate = self.parent = self.variant = self.start = self.fraction_reported = None
+        self.is_substep = self.ended = self.failed = self.discarded = self.logged = self.nested = False
+        self.overlap = 1
+        self.overhead = self._elapsed = 0.0
+        self._since: float | None = None
+        self.forecast: Any = None
+        self.log_lock: Any = None
+        self.section: Any = None
 
     @property
     def key(self) -> Key:
@@ -173,8 +181,14 @@ class Activation:
         self.discarded = True
 
     def report(self, fraction: float) -> None:
-        """Tell which part of the work is done, 0 to 1, where the code knows it better than the clock."""
-        self.fraction_reported = min(max(float(fraction), 0.0), 1.0)
+        """Tell which part of the work is done, 0 to 1, where the code knows it better than the clock.
+
+        What is not a number is passed over.
+        """
+        part = float(fraction)
+        if part != part:
+            return
+        self.fraction_reported = min(max(part, 0.0), 1.0)
         self.recorder.reported(self)
 
     # -- for the recorder --

@@ -9,7 +9,7 @@ normal; only how much runs differ from each other needs a guess while there are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,7 @@ LEAST_SHARE = 0.3  # of the mean that a median must have to be used
 RUN_SPREAD = 0.05  # log; by how much runs are taken to differ before they have shown it
 RUN_PRIOR = 3.0  # and how many runs that guess counts
 RUN_FADES = 0.75  # weight of a run against the one after it
+EXTRAPOLATES = 0.2  # by how much the growth with the size, as an exponent, may be another than beside measured sizes
 WORKERS_APART = 0.4  # log2 of the number of workers at which runs stop to resemble each other
 
 
@@ -66,6 +67,7 @@ class BlockTimes:
         """Share of blocks that the intervals of :meth:`predict` hold."""
         self._estimator = Estimator("O_N")
         self._edges: Floats = np.empty(0)
+        self._known = 1.0, 1.0
         self._misses: list[Floats] = []
         self._means: Floats = np.ones(1)
         self._extras: Floats = np.empty(0)
@@ -141,6 +143,7 @@ class BlockTimes:
         else:
             cuts = np.sqrt(known[:-1] * known[1:])
         self._edges = cuts
+        self._known = float(known[0]), float(known[-1])
         group = np.searchsorted(cuts, n)
         pairs = []
         groups, numbers = np.unique(group), np.unique(run)
@@ -156,7 +159,7 @@ class BlockTimes:
                 pairs.append((float(at), float(np.median(n[part])), max(middle, LEAST_SHARE * mean)))
         pairs.sort(key=lambda pair: pair[0])  # in time, as the estimator trusts the latest ones most
         self._estimator.fit([(size, max(seconds, LEAST_SECONDS)) for _, size, seconds in pairs])
-        miss = t / self._curve(n)
+        miss = np.maximum(t, LEAST_SECONDS) / self._curve(n)
         self._learn_runs(miss, run, weight, weight * self._curve(n), workers)
         miss = miss / np.exp(self._run_logs)[np.searchsorted(self._run_numbers, run)]
         whole = _thinned(miss, weight)
@@ -224,6 +227,7 @@ class BlockTimes:
         if self.count < INTERVAL_FROM:
             mean = float(self._means[int(np.searchsorted(self._edges, N))])
             return Prediction(found.value * mean * exp(middle), None, None, "model", self.basis)
+        width = hypot(width, EXTRAPOLATES * float(self.beyond(N)))
         group = int(np.searchsorted(self._edges, N))
         pool, mean = self._misses[group], float(self._means[group])
         tail = (1 - self.level) / 2
@@ -289,10 +293,26 @@ class BlockTimes:
             return np.zeros(count)
         return rng.choice(self._extras, count)
 
-    def run_factors(self, rng: np.random.Generator, count: int, *, workers: int | None = None) -> Floats:
-        """Draw how much slower than expected *count* runs are as a whole, as factors around 1."""
+    def run_factors(
+        self, rng: np.random.Generator, count: int, *, workers: int | None = None, beyond: float = 0.0
+    ) -> Floats:
+        """Draw how much slower than expected *count* runs are as a whole, as factors around 1.
+
+        *beyond*: how far their blocks are outside of the sizes that were measured, as :meth:`beyond` says.
+        """
         _, width, freedom = self._run(workers)
-        return np.exp(np.clip(width * rng.standard_t(freedom, count), -1.5, 1.5))
+        logs = np.clip(width * rng.standard_t(freedom, count), -1.5, 1.5)
+        return np.exp(logs + (EXTRAPOLATES * beyond * rng.standard_normal(count) if beyond else 0.0))
+
+    @property
+    def largest(self) -> float:
+        """The largest size that was measured; 1 without a measurement."""
+        return self._known[1]
+
+    def beyond(self, sizes: Numbers) -> Floats:
+        """Return how far *sizes* are outside of those that were measured, in logarithms; 0: they are within."""
+        n, (low, high) = np.asarray(sizes, float), self._known
+        return np.maximum(0.0, np.maximum(np.log(n / high), np.log(low / n)))
 
     # -- inside --------------------------------------------------------------------------------------------------
 

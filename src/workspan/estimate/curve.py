@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from math import exp, inf, log
 from typing import Any, TypeAlias
 
@@ -42,26 +43,34 @@ class Curve:
     """Estimate at `first`, in seconds."""
     at_last: float
     """Estimate at `last`, in seconds."""
+    _pieces: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # One row for each gap between nodes, by the number of nodes before it: reading eight numbers from four tuples
+        # would take a quarter of the time of an estimate. Below the first node nothing rises; beyond the last the last
+        # piece goes on.
+        nodes = list(zip(self.places, self.values, self.below, self.above, strict=True))
+        place, *ends = nodes[0]
+        pieces = [(place, *(part for end in ends for part in (end, 0.0)))]
+        for (place, *ends), (next_place, *next_ends) in pairwise(nodes):
+            wide = next_place - place
+            rises = [(there - here) / wide for here, there in zip(ends, next_ends, strict=True)]
+            pieces.append((place, *(part for both in zip(ends, rises, strict=True) for part in both)))
+        object.__setattr__(self, "_pieces", pieces)
 
     def evaluate(self, place: float, n: float) -> tuple[float, float, float, int]:
         """Return the estimate at a place whose N is *n*, and the ends of its interval, in seconds.
 
         The last number is 0 below the measurements, 1 among them, and 2 beyond them.
         """
-        places, values = self.places, self.values
+        places = self.places
         z = log(place) if place > 0.0 else places[0]
-        last = len(places) - 1
         i = bisect_right(places, z)
-        if i == 0 or last == 0:
-            y, down, up = values[0], self.below[0], self.above[0]
-        else:
-            if i > last:
-                i = last
-            j = i - 1
-            t = (z - places[j]) / (places[i] - places[j])
-            y = values[j] + t * (values[i] - values[j])
-            down = self.below[j] + t * (self.below[i] - self.below[j])
-            up = self.above[j] + t * (self.above[i] - self.above[j])
+        start, y, y_rise, down, down_rise, up, up_rise = self._pieces[i if i < len(places) else i - 1]
+        t = z - start
+        y += t * y_rise
+        down += t * down_rise
+        up += t * up_rise
         value = exp(y if y < MOST else MOST)
         where = 1
         if n > self.last:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from math import exp, inf, isfinite, log
 from typing import Any
 
+import numpy as np
+
 from workspan.estimate.choose import choose_order
 from workspan.estimate.curve import Curve
 from workspan.estimate.order import (
@@ -184,6 +186,7 @@ class Estimator:
         self._factor = exp(sum(m for _, m in self._misses) / (len(self._misses) + 5))
         self._answers.clear()
 
+    @np.errstate(all="ignore")  # sizes and times may be as wild as floats: what comes out is held to finite numbers
     def _refit(self) -> None:
         sizes = [N_ref for N_ref, _ in self._measurements]
         dts = [dt for _, dt in self._measurements]
@@ -221,7 +224,7 @@ class Estimator:
             kept = None
         if kept is not None:
             return kept
-        size = as_size(N_ref)
+        size = N_ref if type(N_ref) is float and 0.0 <= N_ref < inf else as_size(N_ref)
         if size is None:
             return Prediction(None, None, None, "none", NO_SIZE)
         answer = self._answer(size)

@@ -27,17 +27,19 @@ from workspan.estimate.home import timing_directory
 from workspan.estimate.keys import Key
 from workspan.estimate.measurements import Measurement, StepHistory, merge, trim, usable
 from workspan.estimate.notices import LOGGER, warn_once
-from workspan.estimate.snapred import NewerVersionError, decode, encode, file_name, stamp_of
+from workspan.estimate.snapred import NewerVersionError, decode, encode, file_name, stamp_of, to_json
 
-__all__ = ["Fragment", "TimingFolder", "timing_directory"]
+__all__ = ["LARGEST_DOCUMENT", "Fragment", "TimingFolder", "timing_directory"]
 
 LOCK_SECONDS = 1.0
 """How long a save waits for another one; then the fragment is left for a later save."""
 
 _LOCK = ".lock"
 _ROOM = 16 * 1024
-_LARGEST_DOCUMENT = 64 * 2**20
+LARGEST_DOCUMENT = 64 * 2**20
+"""Most bytes of a document that is read."""
 _FRAGMENT = "fragment_*.jsonl"
+_encode = msgspec.json.Encoder().encode
 
 
 class Fragment:
@@ -86,7 +88,7 @@ class Fragment:
         if number is None:
             number = len(self._series)
             head = {"series": number, "key": key, "order": order, "variant": variant, "fp": fingerprint, "sw": software}
-            self._write(msgspec.json.encode(head) + b"\n")
+            self._write(to_json(head) + b"\n")
             self._series[which] = number
         return number
 
@@ -95,7 +97,7 @@ class Fragment:
 
         On return a kill of the process no longer loses it.
         """
-        data = msgspec.json.encode(fields)
+        data = _encode(fields)
         at = self._at
         end = at + len(data) + 1
         if end >= self._size:
@@ -258,8 +260,8 @@ class TimingFolder:
     def _read(self, path: Path) -> list[StepHistory] | None:
         stamp = stamp_of(path.name)
         try:
-            if path.stat().st_size > _LARGEST_DOCUMENT:
-                raise ValueError(f"it has more than {_LARGEST_DOCUMENT >> 20} MiB")
+            if path.stat().st_size > LARGEST_DOCUMENT:
+                raise ValueError(f"it has more than {LARGEST_DOCUMENT >> 20} MiB")
             steps, problems = decode(path.read_bytes(), stamp=None if stamp is None else stamp.timestamp())
         except NewerVersionError as error:
             self._close(f"{path.name} must not be replaced: {error}")

@@ -276,9 +276,11 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _joined(values: list[ast.expr]) -> list[Any]:
-    """Join pieces of literal text, which Python versions cut differently."""
+    """Join pieces of literal text, which Python versions cut differently, and drop those that 3.12 makes of nothing."""
     parts: list[Any] = []
     for value in values:
+        if isinstance(value, ast.Constant) and value.value == "":
+            continue
         if isinstance(value, ast.Constant) and parts and isinstance(parts[-1], ast.Constant):
             parts[-1] = ast.Constant(str(parts[-1].value) + str(value.value))
         else:

@@ -162,6 +162,8 @@ class Forecast:
         try:
             if renewed and self.skipped:
                 self.renew()
+            if self.made is None and not renewed:
+                return self.series.estimate
             estimator = self.estimator
             knots, coefficients, degree = estimator.tck
             distinct, total = estimator.count

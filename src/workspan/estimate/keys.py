@@ -7,6 +7,7 @@ that two scripts share nothing and no path is stored.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 import math
 import os
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import CodeType, FrameType
 
-__all__ = ["Key", "Place", "as_key", "checked_name", "claim", "key_of_frame", "module_name"]
+__all__ = ["Key", "Place", "as_key", "checked_name", "claim", "key_of_frame", "module_name", "writable"]
 
 LONGEST_NAME = 200
+
+STEPS = "__workspan_steps__"
+"""Attribute of a timed function: the keys of its steps, the outermost last."""
 
 
 class Key(NamedTuple):
@@ -75,7 +79,7 @@ def checked_name(name: Any, where: str) -> str | None:
     Raises
     ------
     UsageError
-        It is not text, empty, longer than 200 characters, or has control characters.
+        It is not text, empty, longer than 200 characters, or has control characters or halves of surrogate pairs.
     """
     if name is None:
         return None
@@ -83,26 +87,48 @@ def checked_name(name: Any, where: str) -> str | None:
         return name
     if not isinstance(name, str):
         raise UsageError(f"{where}: the step name is {name!r}, but a step is named by text")
-    if not name or len(name) > LONGEST_NAME or any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in name):
+    if not name or len(name) > LONGEST_NAME or any(_is_bad(ord(sign)) for sign in name):
         raise UsageError(
             f"{where}: the step name {name[:60]!r} must have 1 to {LONGEST_NAME} characters and no control characters"
         )
     return str.__str__(name)
 
 
+def _is_bad(sign: int) -> bool:
+    """Whether a character steers a terminal, or cannot be written into a file."""
+    return sign < 32 or 127 <= sign < 160 or 0xD800 <= sign < 0xE000
+
+
+def writable(text: str) -> str:
+    r"""Return a text with what no file can hold, as the name of a script may have it, in escape sequences.
+
+    Examples
+    --------
+    >>> writable("a" + chr(0xDCFF))
+    'a\\udcff'
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def as_key(key: Any) -> Key:
-    """Return *key* as a :class:`Key`.
+    """Return *key* as a :class:`Key`; a timed function stands for its own.
 
     Raises
     ------
     UsageError
-        It is not a tuple or list of two or three texts or ``None``.
+        It is neither a timed function nor a tuple or list of two or three texts or ``None``.
     """
     if isinstance(key, Key):
         return key
+    if steps := getattr(key, STEPS, None):
+        last: Key = steps[-1]
+        return last
     if isinstance(key, (tuple, list)) and len(key) in (2, 3) and all(p is None or isinstance(p, str) for p in key):
-        return Key(*key)
-    raise UsageError(f"{key!r} is no key of a step: use (module, qualified name, step name), each text or None")
+        return Key(*(None if part is None else writable(part) for part in key))
+    raise UsageError(
+        f"{key!r} is no key of a step: pass the timed function itself, or (module, qualified name, step name), each "
+        "text or None"
+    )
 
 
 def module_name(names: Mapping[str, Any]) -> str | None:
@@ -123,7 +149,7 @@ def module_name(names: Mapping[str, Any]) -> str | None:
     found = _scripts.get(file)
     if found is None:
         digest = hashlib.sha256(os.path.realpath(file).encode("utf-8", "surrogateescape")).hexdigest()
-        found = _scripts[file] = f"__main__:{PurePath(file).stem}-{digest[:6]}"
+        found = _scripts[file] = f"__main__:{writable(PurePath(file).stem)}-{digest[:6]}"
     return found
 
 
@@ -135,8 +161,9 @@ def declared_module(target: Any) -> str | None:
     name = getattr(target, "__module__", None)
     if name not in ("__main__", "__mp_main__"):
         return name if isinstance(name, str) else None
-    names = getattr(target, "__globals__", None)
-    if names is None:
+    # A wrapper bears the names of what it wraps, and the globals of the module that made it.
+    names = getattr(inspect.unwrap(target), "__globals__", {})
+    if names.get("__name__") != name:
         module = sys.modules.get(name)
         names = {} if module is None else vars(module)
     return module_name({**names, "__name__": name})
@@ -144,12 +171,22 @@ def declared_module(target: Any) -> str | None:
 
 def key_of_frame(frame: FrameType, step_name: str | None) -> Key:
     """Return the key of a section in the code that *frame* runs: the class that defines a method, not the object's."""
-    return Key(*_names_of_code(frame.f_code, frame.f_globals), step_name)
-
-
-def _names_of_code(code: CodeType, names: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    code, names = frame.f_code, frame.f_globals
+    known = _keys.get((id(code), id(names), step_name))
+    if known is not None and known[0] is code and known[1] is names.get("__name__"):
+        return known[2]
     qualname = code.co_qualname
-    return module_name(names), None if qualname == "<module>" else qualname
+    key = Key(module_name(names), None if qualname == "<module>" else qualname, step_name)
+    if len(_keys) >= _MOST_KEYS:
+        _keys.clear()
+    _keys[id(code), id(names), step_name] = code, names.get("__name__"), key
+    return key
+
+
+# Of frames seen before, because every pass through a ``with`` block asks. The code is kept alive, so that its id stays
+# its own; global names are not, but others in their place are told apart by the name of the module.
+_keys: dict[tuple[int, int, str | None], tuple[CodeType, Any, Key]] = {}
+_MOST_KEYS = 4096
 
 
 # -- who declares what ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from workspan.errors import UsageError
 from workspan.estimate.files import TimingFolder, timing_directory
 from workspan.estimate.forecast import Forecast
 from workspan.estimate.keys import Key
-from workspan.estimate.measurements import StepHistory, in_order, trim
+from workspan.estimate.measurements import Series, StepHistory, in_order, trim
 from workspan.estimate.notices import guarded, warn_once
 from workspan.estimate.steps import Declaration, Step, check_order
 
@@ -106,20 +106,26 @@ class Knowledge:
             if wish == "keep":
                 kept.accepted += sorted({str(m.fingerprint) for m in affected} - {*kept.accepted})
             elif wish == "discard":
-                kept.discarded = self.now()
+                kept.dropped |= dict.fromkeys((str(m.fingerprint) for m in affected), self.now())
                 for series in kept.series.values():
-                    series.measurements = [m for m in series.measurements if m not in affected]
-        what = {"keep": "are kept", "discard": "were discarded"}.get(wish, "no longer count")
+                    series.measurements = [m for m in series.measurements if not kept.is_thrown_away(m)]
+                    series.estimate = None
+        does = {
+            "keep": "are kept; workspan history discard {0!r} deletes them",
+            "discard": "are discarded, as timing.on_n_ref_change says",
+        }.get(
+            wish,
+            "no longer count; workspan history discard {0!r} deletes them, workspan.estimate.accept(key) lets them "
+            "count again",
+        )
         warn_once(
             ("n_ref", step.key, new),
-            "step %s: N_ref has changed (%s -> %s), so its %s %s; workspan history discard %r deletes them, "
-            "workspan.estimate.accept(key) lets them count again",
+            "step %s: N_ref has changed (%s -> %s); its measurements so far (%d) %s",
             step.key,
             old,
             new,
-            f"{len(affected)} measurement{'' if len(affected) == 1 else 's'}",
-            what,
-            step.key.full_name,
+            len(affected),
+            does.format(step.key.full_name),
         )
 
     def _loaded(self) -> dict[Key, StepHistory]:
@@ -155,8 +161,12 @@ class Knowledge:
             written = folder.rotate()
             count, self._unsaved = self._unsaved, 0
             self._saved_at = self.clock()
-            hurry = time.monotonic() + RENEWING_SECONDS
-            steps = {key: self._copied(key, renewed=time.monotonic() < hurry) for key in self._loaded()}
+            made: list[tuple[Series, Forecast]] = []
+            recent = sorted(self._loaded().values(), key=StepHistory.last_use, reverse=True)
+            steps = {kept.key: self._copied(kept.key, made) for kept in recent[: config.get("timing.max_steps")]}
+        hurry = time.monotonic() + RENEWING_SECONDS
+        for series, forecast in made:  # without the lock, for which other threads would wait at the end of a step
+            series.estimate = forecast.stored(renewed=time.monotonic() < hurry)
         done = folder.save(steps, written)
         folder.tell()
         with self._lock:
@@ -165,8 +175,8 @@ class Knowledge:
                 return False
         return True
 
-    def _copied(self, key: Key, *, renewed: bool) -> StepHistory:
-        """Copy what is known of a step, with its estimators, so that it can be written without the lock."""
+    def _copied(self, key: Key, made: list[tuple[Series, Forecast]]) -> StepHistory:
+        """Copy what is known of a step, so that it can be written without the lock; add what has an estimator."""
         kept = self._loaded()[key]
         step = self._steps.get(key)
         copy = StepHistory(**{name: getattr(kept, name) for name in kept.__struct_fields__})
@@ -179,7 +189,9 @@ class Knowledge:
             mine = copy.variant(variant)
             series.measurements = trim(in_order(series.measurements), config.get("timing.max_measurements"))
             mine.measurements, mine.total = list(series.measurements), series.total
-            mine.estimate = series.estimate if forecast is None else forecast.stored(renewed=renewed)
+            mine.estimate = series.estimate
+            if forecast is not None:
+                made.append((mine, forecast))
             for measurement in mine.measurements:
                 if measurement.start is not None and measurement.start > copy.used:
                     copy.used = measurement.start

@@ -27,6 +27,8 @@ __all__ = ["LOGGER", "LOGGER_NAME", "Countdown", "log_event", "seconds_text", "s
 
 LOGGER_NAME = "workspan.progress"
 LOGGER = logging.getLogger(LOGGER_NAME)
+SHORTEST_SECONDS = 0.01
+"""Least time between two records of the remaining time, whatever ``logging.interval`` says."""
 
 
 def seconds_text(seconds: float) -> str:
@@ -34,9 +36,13 @@ def seconds_text(seconds: float) -> str:
 
     Examples
     --------
-    >>> [seconds_text(s) for s in (0.00012, 0.048, 2.14, 38.2, 381, 7384)]
-    ['0.12 ms', '48 ms', '2.1 s', '38 s', '6 min 21 s', '2 h 3 min']
+    >>> [seconds_text(s) for s in (0, 1.2e-6, 0.00012, 0.048, 2.14, 38.2, 381, 7384)]
+    ['0 s', '0.0012 ms', '0.12 ms', '48 ms', '2.1 s', '38 s', '6 min 21 s', '2 h 3 min']
     """
+    if seconds < 5e-8:  # what no clock here resolves
+        return "0 s"
+    if seconds < 9.95e-5:
+        return f"{seconds * 1e3:.4f} ms"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.{0 if seconds >= 0.00995 else 1 if seconds >= 0.000995 else 2}f} ms"
     if seconds < 9.95:
@@ -96,7 +102,7 @@ def log_event(activation: Activation, event: str, error: BaseException | None = 
 
     Ends (``complete``, ``failed``) are the last of their activation: whatever comes later is dropped.
     """
-    watched = publish.listening()
+    watched = publish.asked()
     if not (activation.logged or watched):
         return
     state = state_of(activation, event)
@@ -211,14 +217,14 @@ class Countdown:
                 overdue = expected is not None and elapsed >= expected
                 if overdue or not at_estimate:  # it began a little after its countdown: then it is not time yet
                     log_event(activation, "overdue" if overdue else "progress")
-            if not overdue:
+            if not overdue and config.get("logging.interval") > 0.0:  # it may have been changed to none
                 with self._changed:
                     if not activation.ended:
                         heapq.heappush(self._due, self._next(activation, now, elapsed))
 
     def _next(self, activation: Activation, now: float, elapsed: float) -> tuple[float, int, bool, Activation]:
         """When the next record is due: after the interval, or when the estimate passes."""
-        wait, expected = config.get("logging.interval"), activation.dt_est
+        wait, expected = max(config.get("logging.interval"), SHORTEST_SECONDS), activation.dt_est
         left = wait if expected is None else max(0.0, expected - elapsed)
         return now + min(wait, left), activation.id, left <= wait and expected is not None, activation
 

@@ -86,7 +86,7 @@ class WallClockTime:
         if step_name is None or isinstance(step_name, str):
             return super().__new__(cls)
         if callable(step_name) or isinstance(step_name, (staticmethod, classmethod)) or inspect.ismodule(step_name):
-            return cls(None, **options)(step_name)
+            return cls(None, **{"stacklevel": 2, **options})(step_name)
         raise UsageError(f"WallClockTime({step_name!r}): a step is named by text")
 
     def __init__(

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -53,7 +54,7 @@ class Series:
         self.variant = variant
         self._measurements: list[Measurement] = []
         self.new: deque[tuple[Any, ...]] = deque()
-        """Fields of a measurement up to ``software``, with the parts of its id in its place."""
+        """Fields of a measurement up to ``software`` without its id, then the two parts of the id."""
         self.total = 0
         """How many there have been, also those that were trimmed."""
         self.estimate: dict[str, Any] | None = None
@@ -73,26 +74,36 @@ class Series:
         self.new.clear()
         self._measurements = measurements
 
+    def last_start(self) -> float:
+        """Return when the newest began, in seconds since 1970; 0 if nobody knows."""
+        with suppress(IndexError):
+            return self.new[-1][3] or 0.0
+        with suppress(IndexError):
+            return self._measurements[-1].start or 0.0
+        return 0.0
+
     def thin(self, limit: int) -> None:
         """Let those go that :func:`trim` would, of the new ones alone."""
-        taken = [self.new.popleft() for _ in range(len(self.new))]
-        recent = {m[1]: at for at, m in enumerate(taken)}
-        ends = {recent[min(recent)], recent[max(recent)]}  # a size is never None here
+        taken: list[tuple[Any, ...]] = []
+        with suppress(IndexError):  # until it is empty: another thread may take some, too
+            for each in iter(self.new.popleft, None):
+                taken.append(each)
+        if not taken:
+            return
+        recent = dict(zip(map(itemgetter(1), taken), range(len(taken)), strict=True))  # a size is never None here
+        ends = {recent[min(recent)], recent[max(recent)]}
         near = {*range(max(0, len(taken) - limit), len(taken)), *sorted(recent.values())[-limit:], *ends}
-        self.new.extend(each.fields for each in trim([_Sized(taken[at][1], taken[at]) for at in sorted(near)], limit))
+        self.new.extend(kept.fields for kept in trim([_Sized(taken[at][1], taken[at]) for at in sorted(near)], limit))
 
 
-def _measurement(dt: float, size: float, expected: float | None, parts: Any, *others: Any) -> Measurement:
-    return Measurement(dt, size, expected, _id(parts), *others)
+def _measurement(dt: float, size: float, expected: float | None, *others: Any) -> Measurement:
+    *fields, source, line = others
+    return Measurement(dt, size, expected, f"{source}-{line}", *fields)
 
 
 class _Sized(msgspec.Struct):
     N_ref: float | None
     fields: tuple[Any, ...]
-
-
-def _id(parts: Any) -> str:
-    return parts if isinstance(parts, str) else f"{parts[0]}-{parts[1]}"
 
 
 class StepHistory(msgspec.Struct):
@@ -108,6 +119,8 @@ class StepHistory(msgspec.Struct):
     """Fingerprints whose measurements count although N_ref has changed since."""
     discarded: float | None = None
     """Measurements that began before this time (seconds since 1970) were thrown away."""
+    dropped: dict[str, float] = {}
+    """The same for those with one fingerprint of N_ref, by that."""
     used: float = 0.0
     """When it was last recorded, in seconds since 1970."""
     series: dict[str | None, Series] = {}
@@ -121,10 +134,19 @@ class StepHistory(msgspec.Struct):
             found = self.series[variant] = Series(variant)
         return found
 
+    def last_use(self) -> float:
+        """Return when it was last recorded, in this process too, in seconds since 1970."""
+        return max([self.used, *(series.last_start() for series in self.series.values())])
+
     @property
     def count(self) -> int:
         """Number of stored measurements of all variants."""
         return sum(len(series.measurements) for series in self.series.values())
+
+    def is_thrown_away(self, measurement: Measurement) -> bool:
+        """Whether a measurement is from before its like was discarded."""
+        until = max(self.discarded or 0.0, self.dropped.get(measurement.fingerprint or "", 0.0))
+        return until > 0.0 and (measurement.start is None or measurement.start < until)
 
     def counts(self, measurement: Measurement, current: str | None) -> bool:
         """Whether a measurement was made with the N_ref that is current, or with one that cannot be told from it."""
@@ -184,6 +206,8 @@ def merge(into: StepHistory, other: StepHistory, limit: int) -> bool:
     into.n_ref_hash = into.n_ref_hash or other.n_ref_hash
     into.extra = {**into.extra, **other.extra}
     into.discarded = max(into.discarded or 0.0, other.discarded or 0.0) or None
+    for fingerprint, at in other.dropped.items():
+        into.dropped[fingerprint] = max(at, into.dropped.get(fingerprint, 0.0))
     for variant, theirs in other.series.items():
         mine = into.variant(variant)
         known = {measurement.id for measurement in mine.measurements}
@@ -196,9 +220,7 @@ def merge(into: StepHistory, other: StepHistory, limit: int) -> bool:
             mine.estimate = theirs.estimate
     for mine in into.series.values():
         before = len(mine.measurements)
-        if into.discarded is not None:
-            limit_start = into.discarded
-            mine.measurements = [m for m in mine.measurements if m.start is not None and m.start >= limit_start]
+        mine.measurements = [m for m in mine.measurements if not into.is_thrown_away(m)]
         mine.measurements = trim(mine.measurements, limit)
         changed = changed or len(mine.measurements) != before
     return changed

@@ -14,6 +14,8 @@ SPREAD_COUNTS = 3.0  # how many blocks that guess counts
 EXPECTED = 4.0  # log odds of times that grow with the size, or go as they went before, against any other measure
 LEAST = 3.0  # blocks after a change that is believed
 TEMPER = 0.5  # what a block says counts for less than if times were normal and independent, which they are not
+CLUMPS_COUNT = 4.0  # how many stretches the guess counts that blocks are independent
+TREND_FROM = 3  # bins from which on a steady growth is looked for
 CHANGES = -3.0  # log odds of a pace that does not stay, beside what it costs to describe it
 ALIKE = 0.02
 """Relative: nothing is measured better than this, nor are blocks ever more alike."""
@@ -54,6 +56,8 @@ class Pace(NamedTuple):
     """Relative standard deviation of the mean."""
     counted: float
     """Blocks that it rests on."""
+    clumps: float = 1.0
+    """By how much the means of stretches vary more than those of as many independent blocks: a factor of variances."""
 
 
 def weigh(bins: list[Bin], ahead: float, history: int | None, prior: float, usual: float) -> Pace:
@@ -107,8 +111,12 @@ def weigh(bins: list[Bin], ahead: float, history: int | None, prior: float, usua
             rates[n] /= share
             apart += share * max(0.0, square[n] / share / rates[n] ** 2 - 1.0) if rates[n] ** 2 > 0.0 else 0.0
     single = sqrt((inner + outer + SPREAD_COUNTS * (usual * mean) ** 2) / (freedom + SPREAD_COUNTS)) / mean
-    doubt = sqrt(single**2 / max(counted, 1.0) + apart)
-    return Pace(rates, shares, single, doubt, counted + prior)
+    # Neighbours on a machine, and data, come in stretches: a sum over blocks is then less sure than their number says.
+    by_chance = inner / freedom
+    loose = len(bins) - 1.0 + CLUMPS_COUNT
+    clumps = max(1.0, (outer + CLUMPS_COUNT * by_chance) / (loose * by_chance)) if by_chance > 0.0 else 1.0
+    doubt = sqrt(clumps * single**2 / max(counted, 1.0) + apart)
+    return Pace(rates, shares, single, doubt, counted + prior, clumps)
 
 
 def _fits(
@@ -156,7 +164,7 @@ def _fits(
         after, rate, behind = part(split, count, 0.0)
         if after >= LEAST:
             fitted(before + behind, 3.0, rate, after, odds)
-    if count >= 4:
+    if count >= TREND_FROM:
         fitted(*_trend(bins, measure, ahead), CHANGES)
     return out
 

@@ -8,10 +8,17 @@ from typing import Any
 
 from workspan.estimate.notices import guarded
 
-__all__ = ["listening", "publish", "start"]
+__all__ = ["asked", "publish", "start"]
 
 _live: Any = None
-_asks: Any = None
+
+
+def _nobody() -> bool:
+    return False
+
+
+asked: Callable[[], bool] = _nobody
+"""Whether anybody looks; read as an attribute of this module, as it changes with :func:`start`."""
 
 
 def start(snapshot: Callable[[], list[dict[str, Any]]]) -> None:
@@ -22,18 +29,13 @@ def start(snapshot: Callable[[], list[dict[str, Any]]]) -> None:
     snapshot
         Returns the states of the steps that are active now, for a viewer that comes late.
     """
-    global _live, _asks
+    global _live, asked
     if _live is None:
         with guarded("opening the process to viewers", "live"):
             live = import_module("workspan.live")
             live.register_snapshot(snapshot)
             live.start()
-            _live, _asks = live, live.listening
-
-
-def listening() -> bool:
-    """Whether anybody looks."""
-    return _live is not None and bool(_asks())
+            _live, asked = live, live.listening
 
 
 def publish(state: dict[str, Any]) -> None:

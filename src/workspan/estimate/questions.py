@@ -81,7 +81,10 @@ class Questions(Knowledge):
         step, history = self._steps.get(wanted), self._loaded()
         if step is None:
             if wanted not in history:
-                raise UsageError(f"step {wanted} is neither declared in this process nor stored")
+                raise UsageError(
+                    f"step {wanted} is neither declared in this process nor stored: pass the timed function itself, or "
+                    "the names that 'workspan history list' shows"
+                )
             step = self._new_step(wanted)
             step.order = _stored_order(history[wanted].order)
             step.fingerprint = history[wanted].fingerprint

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from workspan.estimate import activation as stacks
 from workspan.estimate import publish
 from workspan.estimate.activation import INERT, Activation, _stack, top
 from workspan.estimate.forecast import Forecast
-from workspan.estimate.keys import Key, as_key, key_of_frame
+from workspan.estimate.keys import Key, as_key, key_of_frame, writable
 from workspan.estimate.knowledge import _stored_order
 from workspan.estimate.logs import Countdown, log_event
 from workspan.estimate.measurements import usable
@@ -127,7 +128,9 @@ class ProgressRecorder(Questions):
         size = declaration.number
         if declaration.code is not None:
             try:
-                size = declaration.size(args, kwargs)
+                size = declaration.N_ref(*args, **kwargs) if kwargs else declaration.N_ref(*args)
+                if type(size) is not float or not 0.0 <= size < inf:
+                    size = declaration.as_size(size)
             except Exception as error:
                 size = None
                 reported("N_ref", step, error)
@@ -148,7 +151,7 @@ class ProgressRecorder(Questions):
         activation.forecast = forecast
         if size is not None:
             try:
-                activation.estimate = forecast.predict(size)
+                activation.estimate = forecast.answers.get(size) or forecast.predict(size)
             except Exception as error:
                 reported("the estimator", step, error)
         if current_lane.get() is not None:
@@ -161,7 +164,7 @@ class ProgressRecorder(Questions):
                 other.overlap = max(other.overlap, count)
         others[activation.id] = activation
         activation.start = self.now()
-        if step.logged or (publish._live is not None and publish._asks()):
+        if step.logged or publish.asked():
             self._announce(activation, step.logged)
 
     def _prepare_away(
@@ -244,7 +247,7 @@ class ProgressRecorder(Questions):
                 if strict():
                     raise
                 self._fault("recording", step, fault)
-        if activation.logged or (publish._live is not None and publish._asks()):
+        if activation.logged or publish.asked():
             log_event(activation, "complete" if error is None else "failed", error)
         if activation.parent is not None:
             activation.parent.overhead += self.clock() - ended
@@ -268,10 +271,12 @@ class ProgressRecorder(Questions):
         start, substep = activation.start, activation.is_substep
         folder = self._folder
         series = forecast.series
-        with self._lock:
+        lock = self._lock
+        lock.acquire()  # half the cost of a with statement
+        try:
             fragment = None if folder is None else folder._fragment or folder.fragment()
             if fragment is None:
-                name = _ids, next(_lines)
+                source, line = _ids, next(_lines)
             else:
                 try:
                     if fragment is not forecast.fragment or forecast.head < 0:
@@ -279,16 +284,20 @@ class ProgressRecorder(Questions):
                         forecast.head = fragment.head(
                             step.key, step.order_name, forecast.variant, step.fingerprint, self._software
                         )
+                    source = fragment.id
                     line = fragment.append((forecast.head, size, dt, expected, start, overlap, substep))
-                    name = fragment.id, line
                 except OSError as error:
-                    name = _ids, next(_lines)
+                    source, line = _ids, next(_lines)
                     folder.fail(error)  # type: ignore[union-attr]
-            series.new.append((dt, size, expected, name, start, step.fingerprint, overlap, substep, self._software))
+            series.new.append(
+                (dt, size, expected, start, step.fingerprint, overlap, substep, self._software, source, line)
+            )
             series.total += 1
             self._unsaved += 1
             if len(series.new) > self._most:
                 series.thin(config.get("timing.max_measurements"))
+        finally:
+            lock.release()
         if folder is not None and folder.pending:
             folder.tell()
         if forecast.settled and expected is not None and -forecast.floor <= expected - dt <= forecast.floor:
@@ -403,7 +412,7 @@ def _variant(step: Step, choose: Callable[..., Any], args: tuple[Any, ...], kwar
         reported("variant", step, error)
         return None
     if isinstance(value, str) and value:
-        return value[:200]
+        return writable(value[:200])
     if value is not None:
         warn_once(("variant", step.key), "step %s: variant returned %r, no text; it is left out", step.key, value)
     return None

@@ -17,33 +17,31 @@ than :data:`MOST_BINS`, as neighbours are joined.
 
 from __future__ import annotations
 
-from heapq import heapify, heapreplace
-from math import erfc, isfinite, log, sqrt
+from math import hypot, isfinite, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from workspan.estimate.ends import LATE, OUTSTANDING, finish, left_of, range_of, with_stragglers
 from workspan.estimate.pace import ALIKE, USUAL_SPREAD, Bin, Pace, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from workspan.estimate.ends import Stragglers
 
 __all__ = ["Left", "Look", "Remaining", "Running"]
 
 MOST_BINS = 48
 RANGE_FROM = 5  # measured blocks, as for every other interval
 PRIOR_OFF = 0.15  # by how much a run as a whole misses what earlier ones have shown
+PRIOR_FREEDOM = 3.0  # degrees of freedom of that
 PRIOR_COUNTS = 6.0  # most blocks that earlier runs count for
-STRAGGLES = 0.25  # of its age, what is left of a block that outlasts all that is known
-STRAGGLES_MOST = 2.5  # the same at the upper end of the range
-EXACT_WORKERS = 256  # up to here the last rounds are gone through worker by worker
 Z = 1.645
-OUTSTANDING = 5.0  # times the usual, and above all spread: a straggler
 DRIFTS = 0.1  # by how much the pace to come differs from what it was, though nothing tells of it
 SURPRISES = 1.3  # of the range that lies above the estimate: what happens to a run makes it longer
 START_SPREAD = 0.15  # by what part of it the start of workers differs between runs
+EXTRA_OFF = 0.5  # by what part of it the warm-up of first blocks differs between runs
 LONG = 30.0  # seconds of a first block beside which a warm-up is small
 CONFIRMED = 0.3  # of the time of a first block: when the next one has taken so long, it was no mere warm-up
-LATE = (2.5, 4.0)  # standard deviations from which on a block may be, and is, a straggler
-ROOT_2 = sqrt(2.0)
 
 
 class Left(NamedTuple):
@@ -96,6 +94,8 @@ class Look(NamedTuple):
     """The time of these."""
     first_squares: float = 0.0
     """The squares of these times."""
+    first_units: tuple[float, ...] | None = None
+    """The size of these by each measure; ``None``: they are like those to come."""
     longest: float = 0.0
     """The longest of the times of *blocks*; 0: not known."""
     done: tuple[float, ...] | None = None
@@ -126,6 +126,8 @@ class Remaining:
         Relative standard deviation of single blocks around it, or ``None``.
     first_extra
         What the first block of a worker takes longer, in seconds, as earlier runs say.
+    stragglers
+        Blocks that took far longer than all others in earlier runs; *history* does not count them.
 
     Examples
     --------
@@ -145,11 +147,14 @@ class Remaining:
         history: int | None = None,
         history_spread: float | None = None,
         first_extra: float = 0.0,
+        stragglers: Stragglers | None = None,
     ) -> None:
         self._measures = measures
         self._history = history
         self._history_spread = history_spread
         self._first_extra = first_extra
+        self._stragglers = stragglers
+        self._straggled = 0
         self._bins: list[Bin] = []
         self._open = Bin(measures)
         self._last: Look | None = None
@@ -196,6 +201,7 @@ class Remaining:
             part.blocks -= 1
             part.seconds -= look.longest
             part.squares -= look.longest**2
+            self._straggled += 1
         if part.blocks <= 0:
             return
         part.seconds = max(part.seconds, 0.0)
@@ -242,14 +248,16 @@ class Remaining:
             work *= share
         first_extra = self._extra(look, a_block)
         log_spread = sqrt(log(1.0 + pace.spread**2))
-        expected, residuals, longest = 0.0, [], 0.0
+        times = self._stragglers.times if self._stragglers else 0.0
+        residuals: list[float] = []
+        expected, longest = 0.0, (0.0, 0.0)
         for block in look.running:
             usual = _mean(pace, block.units) + (first_extra if block.is_first else 0.0)
-            rest_of_it, overdue = _rest(block.age, usual, log_spread)
-            residuals.append(rest_of_it)
+            left, overdue = left_of(block.age, usual, log_spread, times)
+            if left >= max(residuals, default=0.0):
+                longest = block.age, usual
+            residuals.append(left)
             expected += (1.0 - overdue) * max(0.0, block.age - usual)
-            if overdue > 0.0:
-                longest = max(longest, block.age)
         if waiting and expected:
             # Blocks that still run are longer than those that are done: what comes after them is like both.
             more = 1.0 + expected / (a_block * (pace.counted + len(look.running)))
@@ -257,16 +265,31 @@ class Remaining:
         workers = max(look.workers, len(residuals), 1)
         share = self._busy_share(look)
         fresh = max(0, workers - look.ready_workers)
-        value = _finish(residuals, waiting, a_block / share, workers, first_extra, fresh)
+
+        def end(most: float) -> float:
+            """Return when the last block ends if that which runs on for the longest takes *most* more."""
+            others = sorted(residuals)[:-1]
+            return finish([*others, most] if residuals else [], waiting, a_block / share, workers, first_extra, fresh)
+
+        most = max(residuals, default=0.0)
+        value = end(most)
         ends = min(workers, waiting + len(residuals))
-        if ends > 1:
+        if ends > 1 and value > most:
             value += 0.5 * pace.spread * a_block * sqrt(2.0 * log(ends)) * min(1.0, waiting / workers)
+        off = [0.0, 0.0]
+        if residuals:
+            off = [abs(end(each) - end(most)) for each in range_of(*longest, log_spread, times)]
+        if self._stragglers is not None and waiting:
+            low, value, high = self._with_stragglers(look, value, waiting, a_block, workers)
+            off = [max(off[0], value - low), max(off[1], high - value)]
         chain = (look.chain - (1 if residuals else 0)) * a_block + min(residuals, default=0.0)
         if look.largest is not None and waiting:
             before, units = look.largest
             its = _mean(pace, units)
             others = (work - its) / (waiting - 1) if waiting > 1 else 0.0
-            value = max(value, before * others / (share * workers) + its)
+            at_last = before * others / (share * workers) + its
+            if at_last > value:
+                value, off = at_last, [max(each, Z * pace.spread * its) for each in off]
         value = max(value, chain if waiting else 0.0, look.upstream + a_block if look.upstream else 0.0)
         value += look.starting
         if not isfinite(value):
@@ -274,9 +297,7 @@ class Remaining:
         source = "run" if pace.counted > self._prior_counts() else "history"
         if look.blocks - look.firsts < RANGE_FROM and self._history_spread is None:
             return Left(value, None, None, source)
-        return self._range(
-            look, pace, value, work, a_block, workers * share, longest, max(residuals, default=0.0), source
-        )
+        return self._range(look, pace, value, work, a_block, workers * share, off, source)
 
     def _range(
         self,
@@ -286,29 +307,40 @@ class Remaining:
         work: float,
         a_block: float,
         at_a_time: float,
-        longest: float,
-        most: float,
+        off: Sequence[float],
         source: str,
     ) -> Left:
+        """Put what may happen otherwise around *value*; *off*: what the block that runs on for longest may change."""
         waiting = max(0, look.left - len(look.running))
         mean = work / at_a_time
-        noise = pace.spread * a_block * sqrt(waiting + len(look.running)) / at_a_time
+        noise = pace.spread * a_block * sqrt(pace.clumps * waiting + len(look.running)) / at_a_time
         end = a_block * (0.25 * min(1.0, waiting / at_a_time) + 0.5 * pace.spread)
         drift = DRIFTS * mean * min(1.0, sqrt(waiting / max(pace.counted, 1.0)))
         start = START_SPREAD * look.starting
-        off = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2 + drift**2 + start**2)
-        low, high = max(0.0, value - off), value + off * SURPRISES
-        if longest:
-            low = min(low, max(0.0, value - most + 0.03 * longest))
-            high = max(high, STRAGGLES_MOST * longest)
-        return Left(value, low, high, source)
+        others = Z * sqrt((pace.doubt * mean) ** 2 + noise**2 + end**2 + drift**2 + start**2)
+        low, high = hypot(others, off[0]), hypot(others * SURPRISES, off[1])
+        return Left(value, max(0.0, value - low), value + high, source)
+
+    def _with_stragglers(
+        self, look: Look, value: float, waiting: int, a_block: float, workers: int
+    ) -> tuple[float, float, float]:
+        """Return low end, middle and high end of what is left if as many stragglers come as earlier runs had."""
+        assert self._stragglers is not None
+        known = self._stragglers
+        length = (known.times - 1.0) * a_block
+        expected = waiting * (known.blocks + self._straggled) / (known.of + look.blocks)
+        return (
+            value,
+            with_stragglers(value, length, expected, workers),
+            with_stragglers(value, length, expected, workers, 0.95),
+        )
 
     def _prior_counts(self) -> float:
         """For how many blocks earlier runs count."""
         if self._history is None:
             return 0.0
         spread = USUAL_SPREAD if self._history_spread is None else self._history_spread
-        return min(PRIOR_COUNTS, max(1.0, (spread / PRIOR_OFF) ** 2))
+        return min(PRIOR_COUNTS, (spread / PRIOR_OFF) ** 2)
 
     def _pace(self, look: Look) -> Pace | None:
         bins = self._bins
@@ -322,16 +354,31 @@ class Remaining:
             begin.units = [sum(b.units[0] for b in bins) * look.firsts / blocks]
             bins = [begin, *bins]
         waiting = max(1.0, look.left - len(look.running))
-        return weigh(bins, waiting, self._history, self._prior_counts(), self._usual_spread(look))
+        return weigh(bins, waiting, self._history, self._prior_counts() * self._trust(bins), self._usual_spread(look))
+
+    def _trust(self, bins: list[Bin]) -> float:
+        """Return how much earlier runs count beside blocks that are done, 0 to 1: less the more these differ from them.
+
+        By how much runs differ is taken to have a t distribution: where one is far off it is no longer asked.
+        """
+        if self._history is None:
+            return 0.0
+        blocks, seconds = sum(b.blocks for b in bins), sum(b.seconds for b in bins)
+        units = sum(b.units[self._history] for b in bins)
+        if not (seconds > 0.0 and units > 0.0):
+            return 1.0
+        spread = USUAL_SPREAD if self._history_spread is None else self._history_spread
+        off = log(seconds / units) / hypot(PRIOR_OFF, spread / sqrt(blocks))
+        return min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off))
 
     def _first_pace(self, look: Look) -> Pace | None:
         """No block is done but first ones, or none at all."""
         counts = self._prior_counts()
         if self._history is not None:
             spread = self._history_spread or USUAL_SPREAD
-            rates = [1.0] * self._measures
+            rate, doubt = self._first_rate(look, spread)
             shares = [1.0 if n == self._history else 0.0 for n in range(self._measures)]
-            return Pace(rates, shares, spread, PRIOR_OFF, counts)
+            return Pace([rate] * self._measures, shares, spread, doubt, counts)
         if not look.firsts:
             return None
         mean = look.first_seconds / look.firsts
@@ -341,6 +388,27 @@ class Remaining:
         rest = look.rest or (float(waiting),) * self._measures
         rates = [mean * waiting / unit if waiting and unit > 0.0 else mean for unit in rest]
         return Pace(rates, [1.0] + [0.0] * (self._measures - 1), self._usual_spread(look), 1.0, min(1.0, look.firsts))
+
+    def _first_rate(self, look: Look, spread: float) -> tuple[float, float]:
+        """Return how many times as long as in earlier runs blocks take, by the first ones of workers, and its error.
+
+        How much longer these take is known from earlier runs, though not well: the more that is the less they say.
+        """
+        waiting = look.left - len(look.running)
+        units = look.first_units
+        if units is None and look.rest is not None and waiting > 0:
+            units = tuple(unit / waiting * look.firsts for unit in look.rest)
+        if not look.firsts or self._history is None or units is None or not units[self._history] > 0.0:
+            return 1.0, PRIOR_OFF
+        extra = self._first_extra * look.firsts
+        whole = units[self._history] + extra
+        ratio = look.first_seconds / whole
+        error = hypot(spread / sqrt(look.firsts), EXTRA_OFF * extra / whole)
+        share = PRIOR_OFF**2 / (PRIOR_OFF**2 + error**2)
+        off = log(max(ratio, 1e-9)) / hypot(PRIOR_OFF, error)
+        # Far shorter ones can only be a faster machine; far longer ones may be a warm-up that was not there before.
+        believed = share * (min(1.0, (PRIOR_FREEDOM + 1.0) / (PRIOR_FREEDOM + off * off)) if off > 0.0 else 1.0)
+        return 1.0 + believed * (ratio - 1.0), PRIOR_OFF * sqrt(1.0 - believed)
 
     def _usual_spread(self, look: Look) -> float:
         """Return the relative deviation of blocks that have not shown any: of earlier runs, or of first blocks."""
@@ -404,36 +472,3 @@ def _ages(look: Look) -> float:
 def _mean(pace: Pace, units: Sequence[float]) -> float:
     """Return the seconds that *units* of each measure take."""
     return sum(share * rate * unit for share, rate, unit in zip(pace.shares, pace.rates, units, strict=False))
-
-
-def _rest(age: float, usual: float, spread: float) -> tuple[float, float]:
-    """Return what is left of a block that has run for *age*, and how sure it is that it outlasts all others, 0 to 1.
-
-    Its time has a lognormal distribution with mean *usual* and *spread* in logarithms.
-    """
-    if age <= 0.0 or usual <= 0.0:
-        return max(usual, 0.0), 0.0
-    late = (log(age / usual) + spread * spread / 2.0) / spread
-    if late > LATE[1]:
-        return STRAGGLES * age, 1.0
-    over = erfc(late / ROOT_2)
-    rest = usual * erfc((late - spread) / ROOT_2) / over - age
-    if late > LATE[0]:
-        share = (late - LATE[0]) / (LATE[1] - LATE[0])
-        return (1.0 - share) * rest + share * STRAGGLES * age, share
-    return max(rest, 0.0), 0.0
-
-
-def _finish(residuals: list[float], waiting: int, a_block: float, workers: int, extra: float, fresh: int) -> float:
-    """Return when the last of *waiting* blocks ends, each taken by the worker that is free first."""
-    if not waiting:
-        return max(residuals, default=0.0)
-    if workers > EXACT_WORKERS:
-        return max((sum(residuals) + extra * fresh + waiting * a_block) / workers + a_block / 2.0, *residuals)
-    idle = workers - len(residuals)
-    ends = [*residuals, *[extra] * min(fresh, idle), *[0.0] * (idle - min(fresh, idle))]
-    rounds = max(0, waiting // workers - 2)
-    heapify(ends)
-    for _ in range(waiting - rounds * workers):
-        heapreplace(ends, ends[0] + a_block)
-    return max(ends) + rounds * a_block

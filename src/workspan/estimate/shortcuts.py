@@ -1,4 +1,4 @@
-"""Questions to the recorder of this process."""
+"""Questions to the recorder of this process. A *key* names a step: the timed function itself, or a :class:`Key`."""
 
 from __future__ import annotations
 

@@ -12,16 +12,17 @@ import json
 import math
 import re
 import secrets
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from workspan.estimate.keys import Key
-from workspan.estimate.measurements import Measurement, StepHistory, in_order, usable
+from workspan.estimate.keys import Key, as_key, writable
+from workspan.estimate.measurements import Measurement, StepHistory, in_order, merge, usable
 
-__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of"]
+__all__ = ["FORMAT", "VERSION", "NewerVersionError", "decode", "encode", "file_name", "stamp_of", "to_json"]
 
 FORMAT = "workspan-timing"
 VERSION = 1
@@ -99,8 +100,9 @@ def decode(data: bytes, *, stamp: float | None = None) -> tuple[list[StepHistory
             step = _step(item, problems, stamp)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             problems.append(f"step {number}: {type(error).__name__}: {error}")
-        else:
-            steps[step.key] = step
+            continue
+        if (other := steps.setdefault(step.key, step)) is not step:  # nothing that we write, but nothing lost either
+            merge(other, step, sys.maxsize)
     return list(steps.values()), problems
 
 
@@ -111,7 +113,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         raise ValueError(f"its key is {str(parts)[:80]}")
     if not all(part is None or isinstance(part, str) for part in parts):
         raise ValueError("a part of its key is not text")
-    key = Key(*parts)
+    key = as_key(parts)
     step = StepHistory(
         key,
         order=_text(item.get("order")) or _text(details.get("order")),
@@ -119,6 +121,7 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
         fingerprint=_text(item.get("fingerprint")),
         accepted=[text for text in item.get("accepted") or [] if isinstance(text, str)],
         discarded=usable(item.get("discarded")),
+        dropped=_moments(item.get("dropped")),
         used=usable(item.get("used")) or stamp or 0.0,
         extra={name: value for name, value in item.items() if name not in _STEP_FIELDS},
     )
@@ -139,8 +142,8 @@ def _step(item: Any, problems: list[str], stamp: float | None) -> StepHistory:
 
 
 _STEP_FIELDS = {
-    "details", "measurements", "estimate", "order", "fingerprint", "accepted", "discarded", "used", "variants",
-    "totals", "imported_N_ref_hash",
+    "details", "measurements", "estimate", "order", "fingerprint", "accepted", "discarded", "dropped", "used",
+    "variants", "totals", "imported_N_ref_hash",
 }  # fmt: skip
 _MEASUREMENT_FIELDS = {
     "dt", "dt_est", "N_ref", "id", "start", "n_ref_fp", "overlap", "substep", "variant", "software",
@@ -211,6 +214,12 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def _moments(value: Any) -> dict[str, float]:
+    """Return the usable times of a table of such."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {name: at for name, found in items if (at := usable(found)) is not None}
+
+
 def _moment(value: Any) -> float | None:
     """Return seconds since 1970 of an ISO time or of a number."""
     if isinstance(value, str):
@@ -227,7 +236,23 @@ def _moment(value: Any) -> float | None:
 def encode(steps: Iterable[StepHistory]) -> bytes:
     """Write a document; nothing in it is NaN or infinite."""
     document = {"format": FORMAT, "version": VERSION, "steps": [_step_item(step) for step in steps]}
-    return msgspec.json.format(msgspec.json.encode(_finite(document)), indent=1) + b"\n"
+    return msgspec.json.format(to_json(_finite(document)), indent=1) + b"\n"
+
+
+def to_json(value: Any) -> bytes:
+    """Encode as JSON; halves of surrogate pairs, which no file can hold, as escape sequences."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_writable(value))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return writable(value)
+    if isinstance(value, dict):
+        return {_writable(name): _writable(inner) for name, inner in value.items()}
+    return [_writable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _step_item(step: StepHistory) -> dict[str, Any]:
@@ -252,6 +277,7 @@ def _step_item(step: StepHistory) -> dict[str, Any]:
         "fingerprint": step.fingerprint,
         "accepted": step.accepted,
         "discarded": step.discarded,
+        "dropped": step.dropped,
         "imported_N_ref_hash": step.n_ref_hash if own_hash else None,
         "estimate": step.series[None].estimate if None in step.series else None,
         "variants": {v: s.estimate for v, s in step.series.items() if v is not None and s.estimate is not None},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import reprlib
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from workspan.estimate.order import AUTO, as_size, order_name, parse_order
 from workspan.measure.sections import section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from workspan.estimate.activation import Activation
     from workspan.estimate.forecast import Forecast
@@ -84,7 +85,7 @@ class Declaration:
         elif callable(N_ref):
             self.code = getattr(N_ref, "__code__", N_ref)
         else:
-            self.number = _size(N_ref)
+            self.number = self.as_size(N_ref)
         self._fingerprint: str | None = None
         self.recorder: Any = None
         self.step: Any = None
@@ -98,13 +99,8 @@ class Declaration:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state[:-1], is_section=state[-1])  # type: ignore[misc]
 
-    def size(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
-        """Return N_ref for a call; ``None``: not to be estimated. An exception of N_ref comes through."""
-        if self.N_ref is None:
-            return 1.0
-        if not callable(self.N_ref):
-            return self.number
-        value = self.N_ref(*args, **kwargs)
+    def as_size(self, value: Any) -> float | None:
+        """Return what N_ref returned as a size; ``None``, with one warning, if it is none: not to be estimated."""
         if type(value) is float and 0.0 <= value < math.inf:
             return value
         if type(value) is int and 0 <= value < _LARGE:
@@ -115,10 +111,9 @@ class Declaration:
         if size is None:
             warn_once(
                 ("size", self.key),
-                "step %s: N_ref returned %r, which is no finite number from 0 on; the run is neither estimated nor "
-                "recorded",
+                "step %s: N_ref is %s, which is no finite number from 0 on; the run is neither estimated nor recorded",
                 self.key,
-                value,
+                _short(value),
             )
         return size
 
@@ -137,6 +132,14 @@ class Declaration:
                     closure_values=not self.is_section,
                 )
         return self._fingerprint
+
+
+def _short(value: Any) -> str:
+    """Return the ``repr`` of anything, or the beginning of it."""
+    try:
+        return reprlib.repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
 
 
 def _constant(*args: Any, **kwargs: Any) -> float:
@@ -176,7 +179,7 @@ class Step:
         self.enable_logging: bool | None = None
         self.logged = False
         self.declaration: Declaration | None = None
-        """The one that was followed last."""
+        """The one that was followed last, of a decorator."""
         self.n_ref_changed = False
         self.section = section(key.substep_label)
         self.generation = -1
@@ -197,7 +200,8 @@ class Step:
     def follow(self, declaration: Declaration) -> None:
         """Take in whether activations are logged, by the declaration or by the settings."""
         self.generation = config.generation
-        self.declaration = declaration
+        # That of a with block is not kept: its N_ref may hold the data of the moment.
+        self.declaration = None if declaration.is_section else declaration
         self.enable_logging = wish = declaration.enable_logging
         self.logged = _is_root(self.key) if wish is None else wish
 
@@ -235,6 +239,9 @@ def _is_root(key: Key) -> bool:
     return any(fnmatchcase(name, root) for root in roots for name in names)
 
 
+_UNFIT = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+
+
 def check_size_function(N_ref: Any, where: str, target: Any = None) -> None:
     """Refuse what cannot be an N_ref.
 
@@ -249,7 +256,8 @@ def check_size_function(N_ref: Any, where: str, target: Any = None) -> None:
         if isinstance(N_ref, (str, bytes, bool)) or not hasattr(N_ref, "__float__"):
             raise UsageError(f"{where}: N_ref={N_ref!r} is neither callable nor a number")
         return
-    if inspect.iscoroutinefunction(N_ref) or inspect.isasyncgenfunction(N_ref) or inspect.isgeneratorfunction(N_ref):
+    called = N_ref if inspect.isroutine(N_ref) or inspect.isclass(N_ref) else getattr(N_ref, "__call__", N_ref)  # noqa: B004
+    if any(is_kind(each) for each in (getattr(N_ref, "named", N_ref), called) for is_kind in _UNFIT):
         raise UsageError(f"{where}: N_ref is a coroutine or generator function, but it must return a number at once")
     if target is not None:
         _check_fit(N_ref, target, where)
@@ -286,7 +294,7 @@ def kind_of(target: Any) -> str:
         types.BuiltinFunctionType: "builtin",
         types.ModuleType: "module",
         property: "property",
-    }.get(type(target), f"object of type {type(target).__name__}")
+    }.get(type(target), f"value of type {type(target).__name__}")
 
 
 def reported(what: str, step: Step, error: Exception) -> None:

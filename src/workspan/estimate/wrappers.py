@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from workspan import config
 from workspan.estimate import recorder as recorders
+from workspan.estimate.keys import STEPS
 
 if TYPE_CHECKING:
     from workspan.estimate.steps import Declaration
 
 __all__ = ["STEPS", "wrap"]
-
-STEPS = "__workspan_steps__"
-"""Attribute of a wrapper: keys of the steps that it and what it wraps record."""
 
 
 def wrap(function: Any, declaration: Declaration) -> Any:
@@ -40,7 +38,7 @@ def _function(function: Any, declaration: Declaration) -> Any:
             return function(*args, **kwargs)
         activation = recorder.begin(declaration, args, kwargs)
         try:
-            result = function(*args, **kwargs)
+            result = function(*args, **kwargs) if kwargs else function(*args)  # a dict less
         except BaseException as error:
             recorder.end(activation, error)
             raise

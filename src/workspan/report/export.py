@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from workspan.errors import NoStoreError
 from workspan.grid.layout import pyramid_number
 from workspan.report.frames import STEP_PREFIX, block_frame
+from workspan.report.whole import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,17 +86,11 @@ def write_parquet(reports: Sequence[TaskReport], path: Path, sources: Sources | 
     import pyarrow.parquet
 
     schema, batches = _batches(reports, sources or {})
-    partial = path.with_name(f".{path.name}.partial")
     rows = 0
-    try:
-        with pyarrow.parquet.ParquetWriter(partial, schema) as writer:
-            for batch in batches:
-                writer.write_table(batch)
-                rows += batch.num_rows
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file, pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        for batch in batches:
+            writer.write_table(batch)
+            rows += batch.num_rows
     return rows
 
 

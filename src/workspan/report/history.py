@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite, sqrt
+from math import inf, isclose, isfinite, sqrt
 from typing import TYPE_CHECKING, Any, Self
 
 from workspan.errors import InvalidMetadataError
@@ -15,7 +15,7 @@ from workspan.report._value import Value, check
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BlockSamples", "LayoutFields", "RunSummary", "SizeTimes"]
+__all__ = ["BlockSamples", "LayoutFields", "RunSummary", "SizeTimes", "by_place", "by_size"]
 
 SCHEMA = 1
 """Version of the JSON form. 1: the first one."""
@@ -28,6 +28,15 @@ MOST_FIRST = 256
 
 MOST_SIZES = 12
 """Sizes that are told apart in a summary."""
+
+MOST_PLACES, PLACE_FROM = 32, 8
+"""Stretches of a task that are told apart in a summary, and blocks of each, on the average, that this takes."""
+
+PLACE_MOST = 5.0
+"""Times the middle block of a stretch, beyond which a block counts for no more."""
+
+MOST_SECONDS, MOST_SIZE = 1e10, 1e100
+"""Beyond them nothing is believed: 300 years, and a number of elements that no array has."""
 
 SLICES = (*(n / 20 for n in range(1, 19)), 0.92, 0.94, 0.96, 0.975, 0.985, 0.99, 0.995, 1.0)
 """Where the sorted times of blocks are cut; the slow end, where stragglers are, is cut more finely."""
@@ -112,6 +121,20 @@ class SizeTimes(Value):
         p50, p90, p99 = (times[min(count - 1, int(q * count))] for q in (0.5, 0.9, 0.99))
         return cls(sum(sizes) / count, blocks, stat.stat(), p50, p90, p99, tuple(means), tuple(counts))
 
+    def _is_possible(self) -> bool:
+        """Whether it can be of blocks: what is read may have been damaged, or written by anybody."""
+        if not (
+            self.blocks > 0 and 1 / MOST_SIZE <= self.size <= MOST_SIZE and _is_possible(self.seconds, MOST_SECONDS)
+        ):
+            return False
+        if len(self.means) != len(self.counts) or sum(self.counts) != self.seconds.n or min(self.counts) < 1:
+            return False
+        quantiles = (self.p50, self.p90, self.p99, *self.means)
+        if not all(0 <= value <= MOST_SECONDS for value in quantiles):
+            return False
+        total = sum(mean * count for mean, count in zip(self.means, self.counts, strict=True))
+        return isclose(total, self.seconds.n * self.seconds.mean, rel_tol=1e-6, abs_tol=1e-12)
+
 
 def by_size(sizes: Sequence[float], seconds: Sequence[float], blocks: int) -> tuple[SizeTimes, ...]:
     """Summarise *blocks* blocks by size from some of them; those without a size are left out.
@@ -135,6 +158,27 @@ def by_size(sizes: Sequence[float], seconds: Sequence[float], blocks: int) -> tu
         SizeTimes.of([n for n, _ in group], [t for _, t in group], max(1, round(share * len(group))))
         for group in groups
     )
+
+
+def by_place(indices: Sequence[int], seconds: Sequence[float], total: int) -> tuple[float, ...]:
+    """Return the mean time of blocks in stretches of equal length, from the first of *total* blocks to the last.
+
+    None if too few are known of any: a run that went on where another one had ended knows nothing of the blocks before.
+    One straggler in a stretch is no sign of it: no block counts for more than some times the middle one.
+    """
+    count = min(MOST_PLACES, len(indices) // PLACE_FROM)
+    if count < 2:
+        return ()
+    places: list[list[float]] = [[] for _ in range(count)]
+    for index, each in zip(indices, seconds, strict=True):
+        places[index * count // total].append(each)
+    means = []
+    for times in places:
+        if len(times) < PLACE_FROM // 2:
+            return ()
+        most = PLACE_MOST * sorted(times)[len(times) // 2]
+        means.append(sum(min(each, most) for each in times) / len(times))
+    return tuple(means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +278,8 @@ class RunSummary(Value):
     requires: dict[str, int] = field(default_factory=dict)
     tasks: int = 1
     """Tasks of the run."""
+    places: tuple[float, ...] = ()
+    """Mean time of blocks along the task, see :func:`by_place`; empty: not known, or their sizes differ anyhow."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the value as plain objects, with the version of their form."""
@@ -246,13 +292,44 @@ class RunSummary(Value):
         Raises
         ------
         InvalidMetadataError
-            It is something else, or of a later version.
+            It is something else, of a later version, or holds figures that no run has.
         """
         schema = check(data, dict, cls.__name__).get("schema")
         if type(schema) is not int or not 1 <= schema <= SCHEMA:
             raise InvalidMetadataError(f"not a summary of a run: 'schema' is {schema!r}, known is up to {SCHEMA}")
         made: Self = super(RunSummary, cls).from_json(data)
+        for wrong in made._wrong_figures():
+            raise InvalidMetadataError(f"not a summary of a run: {wrong} is not possible")
         return made
+
+    def _wrong_figures(self) -> Iterator[str]:
+        """Yield what no run can have; whoever computes with the rest divides by nothing and gets finite times."""
+        for name in ("max_workers", "cpus"):
+            if getattr(self, name) < 1:
+                yield f"{name} = {getattr(self, name)}"
+        if self.workers < 0:
+            yield f"workers = {self.workers}"
+        for name in ("gap_seconds", "lead_seconds", "tail_seconds", "overhead_seconds", "cpu_share"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= MOST_SECONDS:
+                yield f"{name} = {value}"
+        for name, value in self.steps.items():
+            if not 0 <= value <= 1 + 1e-6:
+                yield f"a share {value} of step {name!r}"
+        if not all(0 <= value <= MOST_SECONDS for value in self.places):
+            yield f"places = {self.places}"
+        for name in ("startup", "teardown", "peak_rss"):
+            stat = getattr(self, name)
+            most = inf if name == "peak_rss" else MOST_SECONDS
+            if stat is not None and stat.n and not _is_possible(stat, most):
+                yield f"{name} of {stat.mean} on the average"
+        for name in ("later", "first"):
+            for entry in getattr(self, name):
+                if not entry._is_possible():
+                    yield f"an entry of {name!r}, of size {entry.size},"
+
+
+def _is_possible(stat: Stat, most: float) -> bool:
+    return stat.n > 0 and 0 <= stat.min <= stat.max <= most and 0 <= stat.mean <= most and 0 <= stat.std <= most
 
 
 def spread_rows(stat: Stat) -> Iterable[tuple[float, float]]:

@@ -162,7 +162,9 @@ def _task(task: TaskReport, extra: Extra, log_folders: Sequence[Path], room: int
     try:
         source = task.open_store() if extra.source is None else extra.source
         blocks = read_blocks(source, task.started_at, task.ended_at, room_bytes=room)
-        if blocks.main is None:
+        if not task.blocks.total:
+            absent = "The task has no blocks."
+        elif blocks.main is None:
             absent = "The time of single blocks was not recorded: run the task with resource_tracking=True."
     except WorkspanError as error:
         absent = str(error)

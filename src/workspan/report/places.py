@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-__all__ = ["EXPECTED", "RUNS", "task_folders"]
+__all__ = ["EXPECTED", "RUNS", "nothing_at", "task_folders"]
 
 RUNS = "runs.jsonl"
 
@@ -13,6 +14,25 @@ EXPECTED = f"name a tracking folder, the folder that holds those of several task
 
 _LEVELS = (("*", "tracking/*"), ("*/*",), ("*/*/*",))
 """Where tasks are looked for in a folder; the next ones only if the ones before find none."""
+
+
+def nothing_at(path: Path, what: str) -> str:
+    """Say that *what* ("recorded run") is not at *path*, why, and what to name instead."""
+    if not os.path.lexists(path):
+        return f"{str(path)!r} does not exist: {EXPECTED}"
+    if path.is_file():
+        return f"{str(path)!r} is a file that holds no {what}: {EXPECTED}"
+    stores = [folder for folder in task_folders(path) if not (folder / RUNS).is_file()]
+    if stores:
+        from workspan.store.lock import holder_of
+
+        if (holder := holder_of(stores[0])) is not None:
+            return f"{str(path)!r} holds no {what} yet: a run goes on there ({holder}), and no block of it is done"
+        return (
+            f"{str(path)!r} holds no {what}: the tracking store {str(stores[0])!r} is there, but no run has "
+            "written its end; run it again to finish it"
+        )
+    return f"{str(path)!r} holds no {what}: {EXPECTED}"
 
 
 def task_folders(path: Path) -> list[Path]:

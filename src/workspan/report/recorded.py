@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workspan.errors import ConfigurationError, InvalidMetadataError
-from workspan.report.places import EXPECTED, RUNS, task_folders
+from workspan.report.places import RUNS, nothing_at, task_folders
 from workspan.report.task import TaskReport
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def find(where: str | os.PathLike[str]) -> Place:
     path, selector = split(text)
     tasks = tuple(_tasks(Path(path)))
     if not tasks:
-        raise ConfigurationError(f"{path!r} holds no recorded run: {EXPECTED}")
+        raise ConfigurationError(nothing_at(Path(path), "recorded run"))
     begins: dict[str, float] = {}
     for task in tasks:
         for run in task.runs:

@@ -55,7 +55,8 @@ class TaskReport(_Report):
     wall_seconds: float
     """From the begin of the run until all workers had ended, on the monotonic clock."""
     outcome: str
-    """``"completed"``, ``"incomplete"``, ``"abandoned"``, ``"interrupted"`` or ``"error"``."""
+    """``"completed"``, ``"incomplete"``, ``"abandoned"``, ``"interrupted"`` or ``"error"``; ``"running"`` where it was
+    put together from the store of a run that goes on."""
     resource_tracking: bool
     """The workers measured what each block cost."""
     tracking_path: str | None

@@ -257,6 +257,8 @@ def read_trace(place: Place, *, limit: int) -> Trace:
         if runs or place.selected is None:
             tasks.append((task, runs, _rows(task, runs if place.selected is not None else None)))
     tasks = [found for found in tasks if found[1] or len(found[2][0])]
+    # Beside tracked tasks, histories that lie with logs, of runs that tracked nothing, are no part of it.
+    tasks = [found for found in tasks if found[0].store is not None] or tasks
     tasks.sort(key=lambda found: _order(found[0], found[1]))
     total = sum(len(rows) for _, _, (rows, _) in tasks)
     if not total:
@@ -275,7 +277,8 @@ def read_trace(place: Place, *, limit: int) -> Trace:
         if not len(rows):
             notes.append(f"Task {task.task_id!r}: no block's times are recorded (resource_tracking=True records them).")
         if task.damaged:
-            notes.append(f"Task {task.task_id!r}: {task.damaged} lines of its history cannot be read.")
+            lines = "1 line" if task.damaged == 1 else f"{task.damaged:,} lines"
+            notes.append(f"Task {task.task_id!r}: {lines} of its history cannot be read.")
     left = limit
     chosen = []
     for task, _, (rows, sent) in tasks:

@@ -11,6 +11,8 @@ from math import exp, isfinite, log, prod, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from workspan.errors import WorkspanError
+from workspan.estimate.ends import LATE, OUTSTANDING, Stragglers
+from workspan.estimate.pace import ALIKE
 from workspan.run.sizes import sizes_of, write_elements
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ logger = logging.getLogger(__name__)
 MOST_ASKED = 2000
 """Blocks up to which a task's ``n_ref`` is asked for the size of each."""
 
+PLACES_FROM = 0.5
+"""Part of how far stretches of a task differ that neighbours must have in common, for it to be used."""
+
+STRAGGLERS_FROM = 20
+"""Blocks of about one size from which on it can be told which ones are not like the others."""
+
 
 class Earlier(NamedTuple):
     """What the last run of a task says about blocks. Times are seconds."""
@@ -39,6 +47,17 @@ class Earlier(NamedTuple):
     """What the first block of a worker took longer."""
     startup: float = 0.0
     """What a worker took to start; 0: there were none, or it is not known."""
+    stragglers: Stragglers | None = None
+    """Blocks that took far longer than all others, and are not in the other figures; ``None``: there were none."""
+    places: tuple[float, ...] = ()
+    """How many times as long as all blocks those took in each of so many stretches of the task; empty: all alike."""
+
+    def without_places(self) -> Earlier:
+        """Return the same for blocks of which it is not known where they are."""
+        if not self.places:
+            return self
+        apart = sum((factor - 1.0) ** 2 for factor in self.places) / len(self.places)
+        return self._replace(places=(), spread=sqrt(self.spread**2 + apart))
 
     def seconds(self, size: float) -> float:
         """Return what a block of *size* took, or would have: between two sizes, and in proportion beyond them."""
@@ -66,7 +85,7 @@ def earlier(task: Task) -> Earlier | None:
 
 
 def _read(task: Task, path: object) -> Earlier | None:
-    from workspan.report.history import RunSummary
+    from workspan.report.history import LayoutFields, RunSummary
     from workspan.store.runs import last_run
 
     line = last_run(path)  # type: ignore[arg-type]
@@ -75,24 +94,105 @@ def _read(task: Task, path: object) -> Earlier | None:
     summary = RunSummary.from_json(line)
     if (summary.function, summary.n_ref) != tuple(task.history_marks()):
         return None
-    found = said(summary.later, summary.first)
+    is_same = summary.layout == LayoutFields.of(task.layout) and not summary.skipped
+    found = said(summary.later, summary.first, summary.places if is_same else ())
     startup = summary.startup
     return found if found is None or not startup.n else found._replace(startup=startup.mean)
 
 
-def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes]) -> Earlier | None:
-    """Return what a run says whose blocks took so long: the *first* of each worker, and those *later*."""
+def said(later: Sequence[SizeTimes], first: Sequence[SizeTimes], places: Sequence[float] = ()) -> Earlier | None:
+    """Return what a run says whose blocks took so long: the *first* of each worker, those *later*, and by *places*."""
     entries = [e for e in later or first if e.size > 0 and e.seconds.n and e.seconds.mean > 0]
     if not entries:
         return None
-    points = tuple((e.size, e.seconds.mean) for e in sorted(entries, key=lambda e: e.size))
-    blocks = sum(e.blocks for e in entries)
-    spread = sqrt(sum(e.blocks * (e.seconds.std / e.seconds.mean) ** 2 for e in entries) / blocks)
-    found = Earlier(points, spread, 0.0)
+    parts = [_without_stragglers(e) for e in sorted(entries, key=lambda e: e.size)]
+    blocks = sum(part.blocks for part in parts)
+    spread = sqrt(sum(part.blocks * (part.std / part.mean) ** 2 for part in parts) / blocks)
+    factors, spread = _factors(places, parts, spread)
+    found = Earlier(_pooled(parts, spread), spread, 0.0, 0.0, _stragglers(parts), factors)
     firsts = [e for e in first if e.seconds.n and e.size > 0] if later else []
     extra = sum(e.seconds.total - e.seconds.n * found.seconds(e.size) for e in firsts)
     count = sum(e.seconds.n for e in firsts)
     return found._replace(first_extra=max(0.0, extra / count) if count else 0.0)
+
+
+def _factors(places: Sequence[float], parts: Sequence[_Part], spread: float) -> tuple[tuple[float, ...], float]:
+    """Return how much longer blocks take along the task, and their spread beside that; none if it may be chance.
+
+    Neighbours differ by chance, and by little else: what stretches differ beyond that is kept (von Neumann).
+    """
+    if len(places) < 2 or not sum(places) > 0 or len(parts) != 1:
+        return (), spread
+    mean = sum(places) / len(places)
+    off = [place / mean - 1.0 for place in places]
+    between = sum(each * each for each in off) / len(off)
+    common = between - sum((a - b) ** 2 for a, b in pairwise(off)) / (2.0 * (len(off) - 1))
+    if common <= max(PLACES_FROM * between, ALIKE**2):
+        return (), spread
+    return tuple(1.0 + common / between * each for each in off), sqrt(max(spread**2 - common, ALIKE**2))
+
+
+class _Part(NamedTuple):
+    """Blocks of about one size, those left out that took far longer than all others."""
+
+    size: float
+    blocks: float
+    sampled: int
+    mean: float
+    std: float
+    out: float
+    """How many blocks were left out."""
+    times: float
+    """How many times the mean these took."""
+
+
+def _without_stragglers(entry: SizeTimes) -> _Part:
+    seconds, count = entry.seconds, entry.seconds.n
+    whole = _Part(entry.size, entry.blocks, count, seconds.mean, seconds.std, 0.0, 0.0)
+    if count < STRAGGLERS_FROM or len(entry.means) < 2 or not entry.p50 > 0 or seconds.max <= OUTSTANDING * entry.p50:
+        return whole
+    last, beside = entry.counts[-1], entry.means[-2]
+    out = min(last, max(1, round(last * (entry.means[-1] - beside) / (seconds.max - beside))))
+    rest, total = count - out, seconds.total - out * seconds.max
+    square = (count - 1) * seconds.std**2 + count * seconds.mean**2 - out * seconds.max**2
+    mean = total / rest
+    std = sqrt(max(0.0, square / rest - mean * mean))
+    if mean <= 0 or log(seconds.max / mean) <= LATE[1] * sqrt(log(1.0 + (std / mean) ** 2 + ALIKE**2)):
+        return whole
+    share = entry.blocks / count
+    return _Part(entry.size, share * rest, rest, mean, std, share * out, seconds.max / mean)
+
+
+def _stragglers(parts: Sequence[_Part]) -> Stragglers | None:
+    out = sum(part.out for part in parts)
+    if not out:
+        return None
+    times = sum(part.out * part.times for part in parts) / out
+    return Stragglers(out, out + sum(part.blocks for part in parts), times)
+
+
+def _pooled(parts: Sequence[_Part], spread: float) -> tuple[tuple[float, float], ...]:
+    """Return size and mean time of each part; what differs by chance alone from being in proportion is so.
+
+    Of a size of which few blocks are known the mean is as uncertain as a block. How far sizes differ beyond that is
+    estimated from all of them (DerSimonian and Laird), and each goes towards the common pace as far as it is chance.
+    """
+    if len(parts) < 2 or not spread > 0:
+        return tuple((part.size, part.mean) for part in parts)
+    logs = [log(part.mean / part.size) for part in parts]
+    errors = [(spread**2 + ALIKE**2) / part.sampled for part in parts]
+    weights = [1.0 / error for error in errors]
+    whole = sum(weights)
+    middle = sum(w * x for w, x in zip(weights, logs, strict=True)) / whole
+    apart = sum(w * (x - middle) ** 2 for w, x in zip(weights, logs, strict=True)) - (len(parts) - 1)
+    between = max(0.0, apart / (whole - sum(w * w for w in weights) / whole))
+    weights = [1.0 / (error + between) for error in errors]
+    middle = sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights)
+    kept = [between / (between + error) for error in errors]
+    return tuple(
+        (part.size, part.size * exp(middle + keep * (x - middle)))
+        for part, keep, x in zip(parts, kept, logs, strict=True)
+    )
 
 
 class BlockCosts:
@@ -147,6 +247,19 @@ class LayoutCosts(BlockCosts):
         return self._costs[tuple([index // stride % count == count - 1 for stride, count, _ in self._axes])]
 
 
+class PlacedCosts(BlockCosts):
+    """Costs of blocks of one size by where in the task they are."""
+
+    def __init__(self, mean: float, factors: Sequence[float], blocks: int) -> None:
+        super().__init__(mean)
+        self._costs = [mean * factor for factor in factors]
+        self._blocks = blocks
+
+    def cost(self, index: int) -> float:
+        """Return what a block costs."""
+        return self._costs[index * len(self._costs) // self._blocks]
+
+
 class KnownCosts(BlockCosts):
     """Costs of blocks that are given one by one, in the order in which blocks are handed out."""
 
@@ -194,8 +307,14 @@ def costs_of(task: Task, layout: Layout, known: Earlier | None) -> BlockCosts | 
         middle = sum(good) / len(good)
         if min(good) < max(good):
             return KnownCosts([cost(size if isfinite(size) else middle) for size in sizes])
-        return None if known is None else BlockCosts(cost(middle))
+        return None if known is None else _alike(layout, known, cost(middle))
     clipped = any((e - b) % w for b, e, w in zip(*layout.covered, layout.write_shape, strict=True))
     if layout.fit == "shrink" and clipped:
         return LayoutCosts(layout, cost)
-    return None if known is None else BlockCosts(cost(float(write_elements(layout, 0))))
+    if known is None:
+        return None
+    return _alike(layout, known, cost(float(write_elements(layout, 0))))
+
+
+def _alike(layout: Layout, known: Earlier, mean: float) -> BlockCosts:
+    return PlacedCosts(mean, known.places, layout.num_blocks) if known.places else BlockCosts(mean)

@@ -88,6 +88,17 @@ class Display:
         for state, left in zip(session.states.values(), lefts, strict=True):
             state.left = left
 
+    def tell_stopping(self) -> None:
+        """Say why the run does not end at once when it is told to."""
+        from workspan.run.session import GRACE_SECONDS
+        from workspan.views.format import count
+        from workspan.views.terminal import emit
+
+        in_flight = sum(state.processing_count for state in self._session.states.values())
+        if (self._told or self._summary) and in_flight:
+            blocks = f"{count(in_flight, 'block')} in flight {'has' if in_flight == 1 else 'have'}"
+            emit(f"stopping: {blocks} {GRACE_SECONDS:g} s to end; Ctrl-C ends at once", sys.stderr)
+
     def finish(self) -> None:
         """End the progress display."""
         self._guard.finish(self._session.states)
@@ -101,7 +112,7 @@ class Display:
         from workspan.views.summary import render_summary
         from workspan.views.terminal import columns_of, emit, encoding_of
 
-        encoding = encoding_of(sys.stdout)
+        encoding, columns = encoding_of(sys.stdout), columns_of(sys.stdout)
         report = session.end()
         books = session.record.books
         summary = render_summary(
@@ -114,9 +125,10 @@ class Display:
             interrupted=session.outcome == "interrupted",
             command=None if (asked := in_force()) is None else asked.command,
             encoding=encoding,
+            columns=columns,
         )
         emit("\n" + summary, sys.stdout)
-        if panel := render_panel(report, encoding=encoding, columns=columns_of(sys.stdout)):
+        if panel := render_panel(report, encoding=encoding, columns=columns):
             emit("\n" + panel, sys.stdout)
 
     def _tell_resume(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workspan.report.forecast import Forecast, TaskForecast, WorkersForecast
@@ -23,6 +25,9 @@ __all__ = ["Forecaster", "Planned"]
 LEVEL = 0.9
 WORKERS = (1, 2, 4, 8, 16)
 MORE_WORKERS = (32, 64, 128)
+
+FAR = 0.4
+"""Beyond measured sizes by so much, in logarithms, is told: by half."""
 
 FACTORS = 4000
 """Draws of how fast a run is as a whole, for the ends of the interval."""
@@ -182,7 +187,7 @@ class Forecaster:
             block_seconds=block,
             warm_up_seconds=times.warm_up_seconds if times.count else None,
             startup_seconds=past.startup,
-            peak_rss_bytes=past.peak_rss_bytes,
+            peak_rss_bytes=self._peak_of(number),
             cpu_share=past.cpu_share,
             steps=past.steps,
             default_seconds=default,
@@ -217,9 +222,22 @@ class Forecaster:
         """Tasks whose workers may be alive at the same time: those that have something to do."""
         return max(1, sum(count > 0 for count in self._counts))
 
+    def _peak_of(self, number: int) -> int | None:
+        """Return the memory of a task's worker; ``None``: not measured for blocks as large as these."""
+        past, sizes = self._planned[number].past, self._sizes[number][self._left(number)]
+        if past.peak_rss_bytes is None or not len(sizes) or float(sizes.max()) <= exp(FAR) * past.times.largest:
+            return past.peak_rss_bytes
+        self._notes.append(
+            f"{self._spec.tasks[number].task_id}: its blocks are larger than any that was measured: what memory they "
+            "take is not known"
+        )
+        return None
+
     def _peak(self) -> int | None:
-        peaks = [plan.past.peak_rss_bytes for plan in self._planned]
-        return max((peak for peak in peaks if peak is not None), default=None)
+        """Return the memory of the largest worker; ``None``: it is not known of every task that has something to do."""
+        peaks = [self._peak_of(number) for number, count in enumerate(self._counts) if count]
+        known = [peak for peak in peaks if peak is not None]
+        return max(known) if known and len(known) == len(peaks) else None
 
     # -- one number of workers -------------------------------------------------------------------------------------
 
@@ -235,6 +253,19 @@ class Forecaster:
                 "resource_tracking=True measures it"
             )
         return 1.0 if share is None else share
+
+    def _beyond(self, number: int) -> float:
+        """Return how far a task's blocks are outside of the sizes that were measured, in logarithms."""
+        times, sizes = self._planned[number].past.times, self._sizes[number][self._left(number)]
+        if not times.count or not len(sizes):
+            return 0.0
+        beyond = float(times.beyond(sizes).mean())
+        if beyond > FAR:
+            self._notes.append(
+                f"{self._spec.tasks[number].task_id}: its blocks differ in size {exp(beyond):,.3g} times from any that "
+                "was measured: how their time goes on is a guess, and the range is wide for it"
+            )
+        return beyond
 
     def _stretch(self, number: int, workers: int) -> float:
         """By how much blocks take longer if there are not enough processors for all workers of their task."""
@@ -255,7 +286,8 @@ class Forecaster:
         tail = np.maximum(0.0, max(past.tail for past in pasts) + tails)
         # Of a run as a whole: how fast the machine is today moves all blocks together.
         heavy = int(np.argmax(work))
-        factors = self._planned[heavy].past.times.run_factors(rng, FACTORS, workers=spec.tasks[heavy].max_workers)
+        times = self._planned[heavy].past.times
+        factors = times.run_factors(rng, FACTORS, workers=spec.tasks[heavy].max_workers, beyond=self._beyond(heavy))
         chosen = rng.choice(makespans, FACTORS)
         # Start-up is its own matter: it varies within the makespans.
         walls = lead + fixed + (chosen - fixed) * factors + tail
@@ -271,7 +303,9 @@ class Forecaster:
         repeats = min(budget.most, max(budget.least, budget.blocks // total))
         flags = [plan.flags for plan in self._planned]
         makespans, works, spans, wholes = [], [], [], []
-        for repeat in range(repeats):
+        # Evenly over its distribution, so that few repetitions for each number of workers can be compared.
+        days = [NormalDist().inv_cdf((n + 0.5) / repeats) for n in range(repeats)]
+        for repeat, today in enumerate(days):
             blocks = []
             for number, entry in enumerate(spec.tasks):
                 times = self._planned[number].past.times
@@ -279,7 +313,6 @@ class Forecaster:
                 if isinstance(left := self._left(number), np.ndarray):
                     drawn = np.where(left, drawn, 0.0)
                 blocks.append(drawn)
-            today = float(rng.normal())
             timings = [self._timing(spec, n, blocks[n], today, rng) for n in range(len(blocks))]
             found = simulate(spec, timings, resources=self._resources, flags=flags, cpus=self._cpus)
             makespans.append(found.last_return)
@@ -287,7 +320,8 @@ class Forecaster:
                 [w - self._planned[n].past.overhead * self._counts[n] for n, w in enumerate(found.work_seconds)]
             )
             if repeat < 20:
-                own, whole = self._spans(spec, blocks)
+                slowed = [each * self._stretch(n, spec.tasks[n].max_workers) for n, each in enumerate(blocks)]
+                own, whole = self._spans(spec, slowed)
                 spans.append(own)
                 wholes.append(whole)
         work = [max(0.0, float(w)) for w in np.mean(works, axis=0)]

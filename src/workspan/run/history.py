@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from workspan import config
 from workspan.errors import WorkspanError
-from workspan.report.history import LayoutFields, RunSummary, by_size
+from workspan.report.history import LayoutFields, RunSummary, by_place, by_size
 from workspan.run.sizes import sizes_of
 
 if TYPE_CHECKING:
@@ -115,6 +115,9 @@ def _summary(task: Task, book: TaskBook, report: TaskReport, session: Session) -
         return sizes_of(task.layout, [index for index, _ in rows], task.n_ref, task.task_id)
 
     first, later = samples.first, samples.later
+    later_sizes = sizes(later)
+    seconds = [each for _, each in later]
+    are_alike = task.layout.num_levels == 1 and min(later_sizes, default=0) == max(later_sizes, default=1)
     function, n_ref = task.history_marks()
     return RunSummary(
         run_id=report.run_id,
@@ -132,8 +135,8 @@ def _summary(task: Task, book: TaskBook, report: TaskReport, session: Session) -
         workers=workers.count,
         cpus=usable_cpus(),
         basis="round trip" if blocks.round_trip.n else "call",
-        later=by_size(sizes(later), [seconds for _, seconds in later], samples.later_count),
-        first=by_size(sizes(first), [seconds for _, seconds in first], len(first)),
+        later=by_size(later_sizes, seconds, samples.later_count),
+        first=by_size(sizes(first), [each for _, each in first], len(first)),
         startup=workers.startup,
         teardown=workers.teardown,
         gap_seconds=_low_idle(workers.idle),
@@ -148,6 +151,7 @@ def _summary(task: Task, book: TaskBook, report: TaskReport, session: Session) -
         function=function,
         n_ref=n_ref,
         tracking_path=report.tracking_path,
+        places=by_place([index for index, _ in later], seconds, blocks.total) if are_alike else (),
         upstream=tuple(spec.tasks[up].task_id for up in spec.upstream(number)),
         requires=dict(task.requires),
         tasks=len(spec.tasks),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workspan.errors import WorkspanError
 from workspan.estimate.blocks import BlockTimes
-from workspan.report.history import LayoutFields, RunSummary, SizeTimes, spread_rows
+from workspan.report.history import RunSummary, SizeTimes, spread_rows
 from workspan.report.task import TaskReport
+from workspan.report.unrecorded import stored_layout, unrecorded
 from workspan.run.history import RUNS_KEPT, read_summaries, usable_cpus
 from workspan.run.reports import FILE
 from workspan.run.sizes import sizes_of
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from workspan.grid import Block, Layout
     from workspan.measure.stats import Stat
     from workspan.run.task import Task
-    from workspan.store.reader import StoreReader
 
-__all__ = ["Past", "learn", "learn_task", "stored_layout"]
+__all__ = ["Past", "learn", "learn_task"]
 
 MOST_ROWS = 20_000
 """Blocks of a store that are read for one forecast; of a store that has more an even choice is."""
@@ -55,6 +55,7 @@ class _Run:
     """What is kept of one earlier run beside its blocks."""
 
     started_at: float
+    ended_at: float
     run_id: str
     max_workers: int
     workers: int
@@ -140,7 +141,7 @@ def learn(
     notes: list[str] = []
     summaries, damaged = read_summaries(task_id)
     if damaged:
-        notes.append(f"{damaged} damaged lines of the history of {task_id!r} were passed over")
+        notes.append(f"{damaged} damaged line{'s' * (damaged != 1)} of the history of {task_id!r} passed over")
     summaries = _of_function(summaries, function, notes, task_id)
     same = [summary for summary in summaries if summary.n_ref == n_ref_mark]
     if len(same) < len(summaries):
@@ -150,6 +151,9 @@ def learn(
     runs = [_of_summary(summary) for summary in same]
     known = {run.run_id for run in runs}
     runs += [run for run in _of_store(store_path) if run.run_id not in known]
+    if store_path is not None:
+        left = unrecorded(store_path, after=max((run.ended_at for run in runs), default=0.0))
+        runs += [] if left is None else [_of_report(left)]
     runs = sorted((run for run in runs if run.executed), key=lambda run: run.started_at)[-RUNS_KEPT:]
     if not runs:
         return Past(BlockTimes.fit([], []), notes=tuple(notes))
@@ -207,6 +211,7 @@ def _of_function(summaries: list[RunSummary], function: str | None, notes: list[
 def _of_summary(summary: RunSummary) -> _Run:
     return _Run(
         started_at=summary.started_at,
+        ended_at=summary.started_at + summary.wall_seconds,
         run_id=summary.run_id,
         max_workers=summary.max_workers,
         workers=summary.workers,
@@ -250,6 +255,7 @@ def _of_report(report: TaskReport) -> _Run:
         cpu = blocks.cpu.total / blocks.wall.total
     return _Run(
         started_at=report.started_at,
+        ended_at=report.ended_at,
         run_id=report.run_id,
         max_workers=max(1, workers.count),
         workers=workers.count,
@@ -338,24 +344,6 @@ def _add_report(
     size = sizes_of(layout, [layout.num_blocks // 2], n_ref, task_id)[0]
     for seconds, weight in spread_rows(stat):
         rows.add(size if size == size else 1.0, seconds, False, number, weight)
-
-
-def stored_layout(reader: StoreReader, *, read_write_conflict: bool) -> Layout | None:
-    """Return the layout that a store was made for; ``None``: it does not say."""
-    ours = reader.attributes.get("workspan")
-    try:
-        total, read, write = (ours[name] for name in ("total_roi", "read_roi", "write_roi"))  # type: ignore[index]
-        return LayoutFields.from_json(
-            {
-                **{f"total_{to}": total[key] for to, key in (("begin", "offset"), ("shape", "shape"))},
-                **{f"read_{to}": read[key] for to, key in (("begin", "offset"), ("shape", "shape"))},
-                **{f"write_{to}": write[key] for to, key in (("begin", "offset"), ("shape", "shape"))},
-                "fit": ours["fit"],  # type: ignore[index]
-                "read_write_conflict": read_write_conflict,
-            }
-        ).layout()
-    except (WorkspanError, KeyError, TypeError):
-        return None
 
 
 def _read_store(

@@ -160,7 +160,8 @@ class Pipeline:
         return pipeline_html(self)
 
     def __repr__(self) -> str:
-        return f"Pipeline({[task.task_id for task in self._tasks]!r}, {len(self._edges)} edges)"
+        edges = f"{len(self._edges)} edge{'' if len(self._edges) == 1 else 's'}"
+        return f"Pipeline({[task.task_id for task in self._tasks]!r}, {edges})"
 
 
 def _operand(value: Any) -> Pipeline | None:

@@ -10,6 +10,8 @@ from workspan.estimate.remaining import Left, Look, Remaining, Running
 from workspan.run.costs import BlockCosts, costs_of, earlier
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from workspan.run.record import TaskBook
     from workspan.run.session import Session
     from workspan.run.task import Task
@@ -34,6 +36,8 @@ class _Watched:
         if 1 < layout.num_levels <= MOST_LEVELS:
             self.levels = list(accumulate(layout.level_size(level) for level in range(layout.num_levels)))
         known = earlier(task) if book.state.total_block_count > book.state.completed_count else None
+        if known is not None and self.known_skips:
+            known = known.without_places()  # nobody has summed up where the blocks are that need not run
         self.costs: BlockCosts | None = None
         if not book.aggregate.elapsed.n:  # else what is done can no longer be summed up
             self.costs = costs_of(task, layout, known)
@@ -51,6 +55,7 @@ class _Watched:
             history=None if known is None else 0,
             history_spread=None if known is None else known.spread,
             first_extra=0.0 if known is None else known.first_extra,
+            stragglers=None if known is None else known.stragglers,
         )
 
     def units(self, blocks: float, costs: float) -> tuple[float, ...]:
@@ -180,6 +185,7 @@ class RunRemaining:
             firsts=len(firsts),
             first_seconds=sum(seconds for _, seconds in firsts),
             first_squares=sum(seconds * seconds for _, seconds in firsts),
+            first_units=_sum(unit for unit, _ in firsts),
             longest=elapsed.max if count else 0.0,
             done=done,
             rest=rest,
@@ -188,3 +194,7 @@ class RunRemaining:
             chain=max(1, sum(end > ended for end in watched.levels)),
             upstream=upstream,
         )
+
+
+def _sum(units: Iterable[tuple[float, ...]]) -> tuple[float, ...] | None:
+    return tuple(sum(column) for column in zip(*units, strict=True)) or None

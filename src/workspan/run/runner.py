@@ -201,6 +201,13 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
 
     live = LiveRun(session, engine)
     session.on_begun = live.start
+    note_stop = session.on_stopping
+
+    def stopping() -> None:
+        note_stop()
+        display.tell_stopping()
+
+    session.on_stopping = stopping
 
     def update() -> None:
         display.update()

@@ -15,7 +15,7 @@ from workspan.steps.step import Phase, Step, describe, grid, short
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["ChainTimes", "Latency", "StepTimes"]
+__all__ = ["MUCH", "ChainTimes", "Latency", "StepTimes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class ChainTimes:
             lines.append(f"  {'clamped':<15}{duration(self.clamped_s)}")
         if self.overhead_s:
             told = f"  {'timers':<15}{duration(self.overhead_s)}, estimated, in the times above"
-            if self.overhead_s * 1e9 > _MUCH * total:
+            if self.overhead_s * 1e9 > MUCH * total:
                 told += f': {100e9 * self.overhead_s / total:.0f} %; timing="stages" or "total" costs less'
             lines.append(told)
         return "\n".join(lines)
@@ -306,7 +306,8 @@ class ChainTimes:
         return sum(times.self_ns for times in chosen) / 1e9
 
 
-_MUCH = 0.02  # share of the timers in all times from which on it is said how to lower it
+MUCH = 0.02
+"""Share of the timers in all times from which on it is said how to lower it."""
 
 _MORE: dict[str, Callable[[StepTimes], str]] = {
     "busy": lambda times: duration(times.busy_s),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workspan.views.format import count, duration, fit, one_line, size, table
+from workspan.views.format import count, duration, fit, folded, one_line, shorten, size, table
 
 if TYPE_CHECKING:
     from workspan.report.comparison import Comparison, Row
@@ -15,9 +15,12 @@ MOST_STEPS = 3
 """Steps that stand beside the time of their task; those that are regressions have rows of their own."""
 
 _WIDEST = 40
+_LEAST = 12
 
 
-def render_comparison(comparison: Comparison, *, everything: bool = False, encoding: str = "utf-8") -> str:
+def render_comparison(
+    comparison: Comparison, *, everything: bool = False, encoding: str = "utf-8", columns: int | None = None
+) -> str:
     """Return the comparison as text without a final line break.
 
     Parameters
@@ -28,27 +31,52 @@ def render_comparison(comparison: Comparison, *, everything: bool = False, encod
         A row for every step, and notes.
     encoding
         Of the stream that it is for.
+    columns
+        Width of the terminal: where rows are wider, steps stand below their task's time, and long names are cut more.
+        ``None``: there is none.
     """
     rows: list[list[str]] = []
     for row in comparison.rows:
         if row.step is None or everything or row.regression:
             rows.append(_line(row, [] if everything else _moved(comparison, row)))
-    lines = table([["task", "metric", "", "change", "", ""], *rows], encoding=encoding)[1:] if rows else []
-    lines += [fit(f"{_cut(task)}  cannot be compared: {one_line(why)}", encoding) for task, why in _items(comparison)]
+    lines = _table(rows, encoding, columns)
+    for task, why in comparison.refused.items():
+        lines += folded(f"{_cut(task)}  cannot be compared: {one_line(why)}", columns)
     if everything or not comparison.rows:
-        lines += [fit(f"{_cut(task)}: {one_line(note)}", encoding) for task, note in comparison.notes.items()]
-    return "\n".join([*lines, fit(_last(comparison), encoding)])
+        for task, note in comparison.notes.items():
+            lines += folded(f"{_cut(task)}: {one_line(note)}", columns)
+    lines += folded(_last(comparison), columns)
+    return "\n".join(fit(line, encoding) for line in lines)
 
 
-def _items(comparison: Comparison) -> list[tuple[str, str]]:
-    return list(comparison.refused.items())
+def _table(rows: list[list[str]], encoding: str, columns: int | None) -> list[str]:
+    """Lay out the rows: task, metric, values, change, steps, verdict."""
+    if not rows:
+        return []
+    lines = table(rows, encoding=encoding)
+    widest = max(map(len, lines))
+    if columns is None or widest <= columns:
+        return lines
+    bare = [[*row[:4], row[5]] for row in rows]
+    lines = table(bare, encoding=encoding)
+    over = max(map(len, lines)) - columns
+    if over > 0:
+        least = max(_LEAST, max(len(row[0]) for row in rows) - over)
+        bare = [[shorten(row[0], least), *row[1:]] for row in bare]
+        lines = table(bare, encoding=encoding)
+    out = []
+    for row, line in zip(rows, lines, strict=True):
+        out.append(line)
+        if row[4]:
+            out += folded(f"    {row[4]}", columns, "")
+    return out
 
 
 def _line(row: Row, moved: list[Row]) -> list[str]:
     metric = f"step {_cut(row.step)}" if row.step is not None else row.metric
     if row.verdict == "same":
         return [_cut(row.task), metric, "no difference", _between(row), "", ""]
-    steps = "   ".join(f"{_cut(step.step or '')} {_both(step)}" for step in moved)
+    steps = "   ".join(f"{_cut(step.step or '')} {_briefly(step)}" for step in moved)
     last = "REGRESSION" if row.regression else "cannot tell" if row.verdict == "unclear" else ""
     return [_cut(row.task), metric, _both(row), f"{_percent(row.change)} {_between(row)}".rstrip(), steps, last]
 
@@ -64,6 +92,13 @@ def _moved(comparison: Comparison, row: Row) -> list[Row]:
 def _both(row: Row) -> str:
     show = duration if row.unit == "s" else size
     return f"{show(row.a.mean)} -> {show(row.b.mean)}"
+
+
+def _briefly(row: Row) -> str:
+    """Return both values with their unit once, where they have the same."""
+    before, sign, after = _both(row).partition(" -> ")
+    value, _, unit = before.partition(" ")
+    return f"{value if after.endswith(f' {unit}') else before}{sign}{after}"
 
 
 def _percent(change: float | None) -> str:
@@ -86,8 +121,7 @@ def _bound(value: float) -> str:
 
 
 def _cut(name: str) -> str:
-    name = one_line(name)
-    return name if len(name) <= _WIDEST else name[: _WIDEST - 1] + "…"
+    return shorten(one_line(name), _WIDEST)
 
 
 def _last(comparison: Comparison) -> str:

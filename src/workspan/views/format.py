@@ -26,6 +26,9 @@ _CONTROL = re.compile(
     "\ud800-\udfff]"  # surrogates, which no stream can encode
 )
 
+_KEPT = "\ue000"
+"""Stands for a space at which no line is broken."""
+
 _PLAIN = str.maketrans(
     {
         "±": "+-",
@@ -188,6 +191,74 @@ def one_line(text: str) -> str:
 def many_lines(text: str) -> str:
     """Return text from outside with its line breaks and tabs, but nothing else that steers a terminal."""
     return _CONTROL.sub(lambda match: match[0] if match[0] in "\n\t" else _escape(match), text)
+
+
+def raised_line(error: str) -> str:
+    r"""Return the line of a traceback that says what was raised; of other text the last line.
+
+    Examples
+    --------
+    >>> raised_line('Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nValueError: one\ntwo')
+    'ValueError: one'
+    """
+    lines = error.strip("\n").rstrip().split("\n")
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    below = lines[frames[-1] + 1 :] if frames else []
+    return next((line for line in below if line and not line.startswith(" ")), lines[-1])
+
+
+def shorten(text: str, width: int) -> str:
+    """Return *text* in at most *width* characters: begin and end of it, as names tend to differ at either.
+
+    Examples
+    --------
+    >>> shorten("MapBatches(features) output build", 20)
+    'MapBatches…put build'
+    """
+    if len(text) <= width:
+        return text
+    end = max(0, width - 1) // 2
+    return text[: max(0, width - 1 - end)] + "…" + text[len(text) - end :]
+
+
+def folded(text: str, columns: int | None, indent: str = "  ") -> list[str]:
+    """Return a line as lines of at most *columns* characters, broken at spaces, the second and later ones indented.
+
+    What is between backquotes stays together, to be copied from the terminal. ``None``: there is no limit.
+
+    Examples
+    --------
+    >>> folded("it is gone: use `rm -rf old`", 20)
+    ['it is gone: use', '  `rm -rf old`']
+    """
+    if columns is None or len(text) <= columns:
+        return [text]
+    from textwrap import wrap
+
+    begin = text[: len(text) - len(text.lstrip(" "))]
+    joined = re.sub("`[^`]*`", lambda match: match[0].replace(" ", _KEPT), text)
+    lines = wrap(
+        joined, max(columns, 20), subsequent_indent=begin + indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_KEPT, " ") for line in lines]
+
+
+def listed(parts: Sequence[str], separator: str, columns: int | None, indent: str) -> list[str]:
+    """Join *parts*, in lines of at most *columns* characters that are broken between them; *indent* begins each line.
+
+    Examples
+    --------
+    >>> listed(["one", "two", "three"], ", ", 12, "  ")
+    ['  one, two,', '  three']
+    """
+    lines: list[str] = []
+    for number, part in enumerate(parts):
+        text = part if number == len(parts) - 1 else part + separator
+        if lines and (columns is None or len(lines[-1]) + len(text.rstrip()) <= columns):
+            lines[-1] += text
+        else:
+            lines.append(indent + text)
+    return [line.rstrip() for line in lines]
 
 
 def _escape(match: re.Match[str]) -> str:

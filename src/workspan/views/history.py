@@ -6,7 +6,7 @@ import math
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from workspan.views.format import MISSING, count, long_duration, one_line, table
+from workspan.views.format import MISSING, count, long_duration, one_line, shorten, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["plot", "render_step", "render_steps"]
 
 WIDTH, HEIGHT = 60, 12
+_LEAST_NAME = 12
 
 
-def render_steps(forecasts: Sequence[Forecast], *, encoding: str) -> str:
-    """Return a table of steps: how much is known of each, how its curve was made, how good it was last."""
-    rows = [("step", "runs", "order", "degree", "source", "last error")]
+def render_steps(forecasts: Sequence[Forecast], *, encoding: str, columns: int | None = None) -> str:
+    """Return a table of steps: how much is known of each, how its curve was made, how good it was last.
+
+    Names are shortened for a terminal of so many *columns*.
+    """
+    rows: list[tuple[str, ...]] = [("step", "runs", "order", "degree", "source", "last error")]
     for forecast in forecasts:
         estimator = forecast.estimator
         rows.append(
@@ -34,6 +38,9 @@ def render_steps(forecasts: Sequence[Forecast], *, encoding: str) -> str:
                 _percent(_last_error(forecast.admitted())),
             )
         )
+    if columns is not None:
+        room = columns - sum(2 + max(map(len, cells)) for cells in list(zip(*rows, strict=True))[1:])
+        rows = [(shorten(name, max(_LEAST_NAME, room)), *figures) for name, *figures in rows]
     return "\n".join(table(rows, encoding=encoding, right=(1, 3, 5)))
 
 
@@ -123,14 +130,17 @@ def _errors(measurements: Sequence[Measurement]) -> str:
     errors = sorted(abs(e) for e in map(_error, measurements) if e is not None)
     if not errors:
         return MISSING
-    last = _last_error(measurements)
-    return f"median {errors[len(errors) // 2]:.0%} of the time taken, last {_percent(last)}".replace("%", " %", 1)
+    usual = errors[len(errors) // 2]
+    shown = f"{usual * 100:.0f} % of" if usual < 10 else f"{usual:.3g} times"
+    return f"median {shown} the time taken, last {_percent(_last_error(measurements))}"
 
 
 def _percent(part: float | None) -> str:
     if part is None:
         return MISSING
-    return f"{part * 100:+.0f} %" if abs(part) < 10 else f"x {part + 1:.3g}"
+    if abs(part) >= 10:
+        return f"x {part + 1:.3g}"
+    return f"{whole:+d} %" if (whole := round(part * 100)) else "0 %"
 
 
 def _when(start: float | None) -> str:

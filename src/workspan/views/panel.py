@@ -17,6 +17,7 @@ from workspan.views.format import (
     one_line,
     percent_pair,
     share,
+    shorten,
     size,
     size_pair,
     slope,
@@ -59,8 +60,8 @@ def render_panel(report: RunReport, *, encoding: str = "utf-8", columns: int | N
     encoding
         Signs that this encoding lacks are spelled in ASCII.
     columns
-        Width of the terminal: a table of workers that is wider is shown without what they took per block. ``None``:
-        there is none.
+        Width of the terminal: what is wider is shortened, or goes on in the next line, and the table of workers is
+        then without what they took per block. ``None``: there is none.
     """
     sections = [lines for task in report.tasks.values() if (lines := _task(task, encoding, columns))]
     if not sections:
@@ -82,11 +83,16 @@ def _task(task: TaskReport, encoding: str, columns: int | None) -> list[str]:
         head += f" ({task.blocks.skipped:,} skipped)"
     if distributed:
         head += f", {count(workers.count, 'worker')}"
-    lines = [f"{one_line(task.task_id)}   {head}, {long_duration(task.wall_seconds)} wall"]
+    name, head = one_line(task.task_id), f"{head}, {long_duration(task.wall_seconds)} wall"
+    lines = [f"{name}   {head}"]
+    if columns is not None and len(lines[0]) > columns:
+        lines = [shorten(name, columns), f"  {head}"]
     width = max([_LABEL_WIDTH, *(len(label) for label, value in steps if value)]) + 3
     lines += _section("blocks", blocks, width) + _section("steps", steps, width)
     if work := work_line(task):
-        lines.append(f"  {work}" + ("   (more workers can help)" if task.has_room_for_workers else ""))
+        hint = "   (more workers can help)" if task.has_room_for_workers else ""
+        too_wide = columns is not None and 2 + len(work) + len(hint) > columns
+        lines += [f"  {work}", f" {hint}"] if hint and too_wide else [f"  {work}{hint}"]
     return lines + _section("workers", worker_rows(workers), width) + _worker_table(workers, encoding, columns)
 
 
@@ -139,9 +145,9 @@ def step_rows(steps: Mapping[str, StepSummary]) -> _Rows:
     rows = []
     for name, step in steps.items():
         if name in largest:
-            label = one_line(name)
-            label = label if len(label) <= _STEP_WIDTH else label[: _STEP_WIDTH - 1] + "…"
-            rows.append((label, f"{share(step.share):>5}   {duration_pair(step.self_seconds)}"))
+            rows.append(
+                (shorten(one_line(name), _STEP_WIDTH), f"{share(step.share):>5}   {duration_pair(step.self_seconds)}")
+            )
     if len(steps) > MOST_STEPS:
         rows.append((f"the largest {MOST_STEPS} of {len(steps)}; all of them: report.steps", ""))
     return rows

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from workspan.views.format import shorten
 from workspan.views.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 30
 _LEAST_BAR = 10
+_LEAST_NAME = 12
 
 
 class QuietConsole(Console):
@@ -114,11 +116,17 @@ class RichProgress:
             raise
 
     def _fit(self) -> None:
-        """Make the bars short where the line is; where that is not enough leave the ranges of the times out."""
+        """Make the bars short where the line is; then leave out the ranges of the times, and cut names."""
         room = self._room()
         if room < _LEAST_BAR:
             for status, bar in self._tasks.values():
                 self._progress.update(bar, time=status.short_time)
+            room = self._room()
+        if room < _LEAST_BAR:
+            longest = max((len(status.name) for status, _ in self._tasks.values()), default=0)
+            most = max(_LEAST_NAME, longest - (_LEAST_BAR - room))
+            for status, bar in self._tasks.values():
+                self._progress.update(bar, name=f"{shorten(status.name, most)} {status.symbol}")
             room = self._room()
         self._bar.bar_width = max(_LEAST_BAR, min(_BAR_WIDTH, room))
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workspan.views.format import count, fit, long_duration, many_lines, one_line, symbol, table, titled
+from workspan.schedule.state import TaskState
+from workspan.views.format import (
+    count,
+    fit,
+    folded,
+    long_duration,
+    many_lines,
+    one_line,
+    shorten,
+    symbol,
+    table,
+    titled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from workspan.report.parts import BlockFailure
-    from workspan.schedule.state import TaskState
+    from workspan.report.task import RunReport
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 
@@ -19,6 +31,12 @@ MOST_ERROR_LINES = 40
 """Lines of an error's text that are printed: the first few and the last ones."""
 
 _FIRST_ERROR_LINES = 8
+
+_SENTENCE = 50
+"""Room for what is said of a task behind its id."""
+
+_LEAST_NAME = 12
+"""Characters of a task's id that are shown, however narrow the terminal is."""
 
 _CAUSES = {"lost": " (its worker died)", "timeout": " (over its timeout)"}
 
@@ -35,6 +53,7 @@ def render_summary(
     command: str | None = None,
     default_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     encoding: str = "utf-8",
+    columns: int | None = None,
 ) -> str:
     """Return the summary of a run as text without a final line break.
 
@@ -61,19 +80,54 @@ def render_summary(
         The timeout of a task that was given none.
     encoding
         Signs that this encoding lacks are spelled in ASCII.
+    columns
+        Width of the terminal, for which long ids of tasks are shortened in the table; ``None``: there is none.
     """
     tasks = [states[task_id] for task_id in order]
     parts = [
         ["Interrupted. What had been done by then:"] if interrupted else [],
-        titled("Execution Summary", _counts(tasks, encoding)),
-        _skipped(tasks, skips or {}),
-        _failure(tasks, errors or {}),
+        titled("Execution Summary", _counts(tasks, encoding, columns)),
+        [part for line in _skipped(tasks, skips or {}) for part in folded(line, columns)],
+        _failure(tasks, errors or {}, columns),
         _workers(tasks),
-        _timeouts(tasks, default_timeout_seconds),
-        _logs(tasks, log_dirs or {}),
-        _remedy(tasks, stores or {}, command),
+        [part for line in _timeouts(tasks, default_timeout_seconds) for part in folded(line, columns)],
+        _logs(tasks, log_dirs or {}, columns),
+        _remedy(tasks, stores or {}, command, columns),
     ]
     return "\n\n".join("\n".join(fit(line, encoding) for line in part) for part in parts if part)
+
+
+def render_recorded(report: RunReport, *, encoding: str = "utf-8", columns: int | None = None) -> str:
+    """Return the summary of a run that is over as text, as far as its report tells it: without a final line break."""
+    states, skips, logs = {}, {}, {}
+    for name, task in report.tasks.items():
+        blocks, workers = task.blocks, task.workers
+        failed = [record for record in workers.records if record.exit in ("error", "timeout")]
+        states[name] = TaskState(
+            task_id=name,
+            started=True,
+            total_block_count=blocks.total,
+            completed_count=blocks.count,
+            skipped_count=blocks.skipped,
+            failed_count=blocks.failed,
+            orphaned_count=blocks.orphaned,
+            worker_start_count=workers.count,
+            worker_failure_count=sum(workers.exits.get(kind, 0) for kind in ("error", "timeout")),
+            first_worker_error=failed[0].text if failed else None,
+        )
+        skips[name] = {"skipped": blocks.skipped}
+        if (log := next((failure.log for failure in task.failed_blocks if failure.log), None)) is not None:
+            logs[name] = log.rpartition("/")[0]
+    return render_summary(
+        states,
+        list(states),
+        errors={name: task.failed_blocks for name, task in report.tasks.items()},
+        skips=skips,
+        stores={name: task.tracking_path for name, task in report.tasks.items()},
+        log_dirs=logs,
+        encoding=encoding,
+        columns=columns,
+    )
 
 
 def skip_sentence(task_id: str, total: int, reasons: Mapping[str, int], *, in_flight: int = 0) -> str:
@@ -108,7 +162,7 @@ def skip_sentence(task_id: str, total: int, reasons: Mapping[str, int], *, in_fl
     return f"{one_line(task_id)}: {', '.join(parts)}"
 
 
-def _counts(tasks: Sequence[TaskState], encoding: str) -> list[str]:
+def _counts(tasks: Sequence[TaskState], encoding: str, columns: int | None) -> list[str]:
     rows = [["task", "blocks", "completed", "skipped", "failed", "orphaned"]]
     for task in tasks:
         numbers = (
@@ -118,7 +172,16 @@ def _counts(tasks: Sequence[TaskState], encoding: str) -> list[str]:
             task.failed_count,
             task.orphaned_count,
         )
-        rows.append([f"{one_line(task.task_id)} {symbol(task, unfinished='…')}", *(f"{n:,}" for n in numbers)])
+        rows.append([one_line(task.task_id), *(f"{n:,}" for n in numbers)])
+    room = (
+        None
+        if columns is None
+        else columns - 2 - sum(2 + max(map(len, cells)) for cells in list(zip(*rows, strict=True))[1:])
+    )
+    for row, task in zip(rows[1:], tasks, strict=True):
+        sign = symbol(task, unfinished="…")
+        name = row[0] if room is None else shorten(row[0], max(_LEAST_NAME, room - 1 - len(fit(sign, encoding))))
+        row[0] = f"{name} {sign}"
     return [f"  {line}" for line in table(rows, encoding=encoding, right=range(1, 6))]
 
 
@@ -130,12 +193,14 @@ def _skipped(tasks: Sequence[TaskState], skips: Mapping[str, Mapping[str, int]])
     ]
 
 
-def _failure(tasks: Sequence[TaskState], errors: Mapping[str, Sequence[BlockFailure]]) -> list[str]:
+def _failure(
+    tasks: Sequence[TaskState], errors: Mapping[str, Sequence[BlockFailure]], columns: int | None
+) -> list[str]:
     """Describe the first failed block of the first task that has one, and how many others there are."""
     task = next((task for task in tasks if task.failed_count), None)
     if task is None:
         return []
-    name, known = one_line(task.task_id), errors.get(task.task_id)
+    name, known = _name(task, columns), errors.get(task.task_id)
     if known:
         failure = known[0]
         cell = ", ".join(map(str, failure.cell)) + ("," if len(failure.cell) == 1 else "")
@@ -208,15 +273,23 @@ def _timeouts(tasks: Sequence[TaskState], default_seconds: float) -> list[str]:
     return lines
 
 
-def _logs(tasks: Sequence[TaskState], log_dirs: Mapping[str, str | Path]) -> list[str]:
+def _name(task: TaskState, columns: int | None) -> str:
+    """Return the id of a task as it begins a sentence."""
+    name = one_line(task.task_id)
+    return name if columns is None else shorten(name, max(_LEAST_NAME, columns - _SENTENCE))
+
+
+def _logs(tasks: Sequence[TaskState], log_dirs: Mapping[str, str | Path], columns: int | None) -> list[str]:
     return [
-        f"logs of {one_line(task.task_id)}: {one_line(str(log_dirs[task.task_id]))}"
+        f"logs of {_name(task, columns)}: {one_line(str(log_dirs[task.task_id]))}"
         for task in tasks
         if task.task_id in log_dirs and (task.failed_count or task.abandoned or task.worker_failure_count)
     ]
 
 
-def _remedy(tasks: Sequence[TaskState], stores: Mapping[str, str | Path | None], command: str | None) -> list[str]:
+def _remedy(
+    tasks: Sequence[TaskState], stores: Mapping[str, str | Path | None], command: str | None, columns: int | None
+) -> list[str]:
     """Say how to run only what is missing."""
     missing = sum(task.total_block_count - task.completed_count for task in tasks)
     if not missing:
@@ -225,7 +298,7 @@ def _remedy(tasks: Sequence[TaskState], stores: Mapping[str, str | Path | None],
     in_flight = sum(task.processing_count for task in tasks)
     if in_flight:
         lines.append(f"{count(in_flight, 'block')} in flight: neither done nor failed, to be run again")
-    forgotten = [one_line(task.task_id) for task in tasks if task.completed_count and not stores.get(task.task_id)]
+    forgotten = [_name(task, columns) for task in tasks if task.completed_count and not stores.get(task.task_id)]
     if forgotten:
         again = f"a rerun repeats all blocks of {', '.join(forgotten)} (no tracking_path)"
     else:

@@ -31,11 +31,16 @@ def emit(text: str, stream: TextIO | None) -> bool:
     if stream is None:
         return False
     try:
-        stream.write(fit(text, encoding_of(stream)) + "\n")
-        stream.flush()
+        write_line(text, stream)
     except (OSError, ValueError):  # ValueError: closed
         return False
     return True
+
+
+def write_line(text: str, stream: TextIO) -> None:
+    """Write *text* and a line break, in characters that the stream has, and see that they arrive."""
+    stream.write(fit(text, encoding_of(stream)) + "\n")
+    stream.flush()
 
 
 def is_terminal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from workspan.schedule.state import TaskState
-from workspan.views.format import clock, count, fit, many_lines, one_line
+from workspan.views.format import clock, count, fit, many_lines, one_line, raised_line, shorten
 from workspan.views.status import TaskStatus
 from workspan.views.watch_parts import Line, bar, bar_width, number, rough, text_of, whole
 
@@ -21,6 +21,12 @@ _MOST_ERROR = 8000
 _MOST_KEPT = 20
 """Failures that a viewer keeps of a run."""
 _MOST_LISTED = 1000
+_LEAST_NAME = 12
+"""Characters of a task's id that are shown, however narrow the terminal is."""
+_SHORT_BAR = 4
+"""What a bar is shortened to, where there is one, before figures are cut."""
+_BESIDE = 8
+"""Characters of the line of a task beside its name, bar and figures."""
 _CAUSES = {"timeout": "ran out of time", "lost": "lost with its worker"}
 _OUTCOMES = ("completed", "incomplete", "abandoned", "interrupted", "error")
 
@@ -300,10 +306,15 @@ def run_lines(run: RunState, now: float, *, name: bool, width: int, ascii_only: 
     passed = run.passed(now)
     shown, hidden = _split(run.workers, detail.workers)
     names = max((len(worker.name) for worker in shown), default=0)
-    tasks = max((len(worker.task) for worker in shown), default=0)
-    for worker in shown:
+    told = [worker.words(passed) for worker in shown]
+    room = width - 8 - names - max(map(len, told), default=0)
+    of = [shorten(worker.task, max(_LEAST_NAME, room)) for worker in shown]
+    tasks = max(map(len, of), default=0)
+    for worker, task, words in zip(shown, of, told, strict=True):
         style = "" if worker.does == "block" else "dim"
-        text = Text(f"    {worker.name:<{names}}  {worker.task:<{tasks}}  {worker.words(passed)}", style)
+        text = Text(
+            f"    {worker.name:<{names}}  {fit(task, 'ascii') if ascii_only else task:<{tasks}}  {words}", style
+        )
         yield Line(text, f"worker {run.id} {worker.name}", worker)
     if hidden or run.more_workers:
         yield Line(Text(f"    {_crowd(hidden, run.more_workers, bool(shown))}", "dim"))
@@ -320,17 +331,21 @@ def _task_lines(run: RunState, now: float, width: int, ascii_only: bool, detail:
         kept = (chosen + rest)[: int(detail.tasks)]
         tasks = [task for task in tasks if task in kept]
     statuses = [TaskStatus(task.state, 0.0) for task in tasks]
-    names = max((len(status.name) for status in statuses), default=0)
     numbers = max((len(status.numbers) for status in statuses), default=0)
-    for task, status in zip(tasks, statuses, strict=True):
+    told = [task.words(run.passed(now), ended=run.outcome is not None) for task in tasks]
+    figures = [f"  {status.numbers:>{numbers}}  {words}" for status, words in zip(statuses, told, strict=True)]
+    room = width - _BESIDE - max(map(len, figures), default=0)  # for name and bar
+    most = max(_LEAST_NAME, room - _SHORT_BAR)
+    names = [shorten(status.name, most) for status in statuses]
+    longest = max(map(len, names), default=0)
+    bar_columns = min(bar_width(width), max(_SHORT_BAR, room - longest))  # no bar where there are very few columns
+    for task, status, name, figure in zip(tasks, statuses, names, figures, strict=True):
         sign = status.symbol if run.outcome is None or task.is_over else "…"
-        words = task.words(run.passed(now), ended=run.outcome is not None)
-        figures = f"  {status.numbers:>{numbers}}  {words}"
         if ascii_only:
-            sign, figures = fit(sign, "ascii"), fit(figures, "ascii")
+            sign, name, figure = fit(sign, "ascii"), fit(name, "ascii"), fit(figure, "ascii")
         trouble = task.state.failed_count or task.state.orphaned_count or task.state.abandoned
-        parts: list[tuple[str, str]] = bar(task.fraction, bar_width(width), ascii_only)
-        text = Text.assemble(f"    {status.name:<{names}} {sign}  ", *parts, (figures, "red" if trouble else ""))
+        parts: list[tuple[str, str]] = bar(task.fraction, bar_columns, ascii_only)
+        text = Text.assemble(f"    {name:<{longest}} {sign}  ", *parts, (figure, "red" if trouble else ""))
         yield Line(text, f"task {run.id} {status.name}", task)
         if task.state.abandoned:
             yield Line(Text(f"      abandoned: {task.state.abandon_reason or 'no reason given'}", "red"))
@@ -376,5 +391,7 @@ def _failure_lines(run: RunState, now: float, detail: Detail) -> Iterator[Line]:
 
 def error_tail(error: str, most: int) -> Iterable[str]:
     """Return the last lines of what was raised: the end of a traceback says most. Underlining is left out."""
+    if most == 1:
+        return [raised_line(error)]
     lines = [line for line in error.rstrip().split("\n") if line.strip(" ^~")]
     return lines[-most:] if most else []

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from workspan.report.page import build_page
-from workspan.views.format import long_duration, many_lines, one_line
+from workspan.report.unrecorded import is_unrecorded
+from workspan.report.whole import whole_file
+from workspan.views.format import long_duration, many_lines, one_line, shorten
 from workspan.views.html.data import page_json
 from workspan.views.html.tables import speedup_section, task_section
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from workspan.report.task import RunReport, TaskReport
 
 __all__ = ["render_page", "write_html", "write_page"]
+
+_LONGEST_OF_SOME = 32
+"""Characters of each task's id in the title of a page about several."""
 
 _SCRIPTS = ("base.js", "map.js", "gantt.js", "charts.js", "app.js")
 
@@ -69,7 +74,8 @@ def write_page(report: RunReport | TaskReport, path: Path, *, extras: Mapping[st
     logs: Path | None = get("log_basedir")
     page = build_page(report, extras=extras, log_folders=() if logs is None else (logs,))
     data = render_page(page).encode()
-    _replace(path, data)
+    with whole_file(path) as file:
+        file.write_bytes(data)
     return len(data)
 
 
@@ -93,6 +99,7 @@ def render_page(page: Page) -> str:
         noun=_noun(page),
         facts=_facts(page),
         notes=_notes(page),
+        has_failures=any(task.report.blocks.failures for task in page.tasks),
         timeline=any(task.blocks is not None and task.blocks.here for task in page.tasks),
         task_table=_task_table(page),
         speedup=speedup_section(report, wall=report.wall_seconds, workers=None) if whole else None,
@@ -102,6 +109,8 @@ def render_page(page: Page) -> str:
 
 def _title(page: Page) -> str:
     names = [one_line(task.report.task_id) for task in page.tasks]
+    if len(names) > 1:
+        names = [shorten(name, _LONGEST_OF_SOME) for name in names]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
@@ -119,8 +128,9 @@ def _facts(page: Page) -> list[tuple[str, str, str]]:
     skipped, failures = sum(b.skipped for b in blocks), sum(b.failures for b in blocks)
     lost = sum(b.failed for b in blocks) + sum(b.orphaned for b in blocks)
     told = [f"{skipped:,} skipped"] * bool(skipped) + [f"{lost:,} not done"] * bool(lost)
+    until = "from its first block to its last" if is_unrecorded(report) else "until all workers had ended"
     facts = [
-        ("wall", long_duration(report.wall_seconds), "until all workers had ended"),
+        ("wall", long_duration(report.wall_seconds), until),
         (f"{noun}s done", f"{executed + skipped:,}", ", ".join([f"of {sum(b.total for b in blocks):,}", *told])),
     ]
     if page.is_whole and report.work is not None:
@@ -131,9 +141,12 @@ def _facts(page: Page) -> list[tuple[str, str, str]]:
         facts.append(("parallelism", "-" if parallel is None else f"{parallel:,.1f}", "work over span"))
     workers = sum(task.workers.count for task in tasks)
     if workers:
-        ends = sum(n for task in tasks for kind, n in task.workers.exits.items() if kind != "clean")
-        facts.append(("workers", f"{workers:,}", f"{ends:,} not ended cleanly" if ends else "all ended cleanly"))
-    facts.append(("failed attempts", f"{failures:,}", ""))
+        known = sum(n for task in tasks for n in task.workers.exits.values())
+        ends = known - sum(task.workers.exits.get("clean", 0) for task in tasks)
+        how = f"{ends:,} not ended cleanly" if ends else "all ended cleanly"
+        facts.append(("workers", f"{workers:,}", how if known else "how they ended is not known"))
+    if failures or not is_unrecorded(report):
+        facts.append(("failed attempts", f"{failures:,}", ""))
     return facts
 
 
@@ -142,6 +155,13 @@ def _notes(page: Page) -> list[str]:
     if not page.is_whole:
         out.append("Not all tasks of the run are here, so its work and span are not shown.")
     report = page.report
+    if is_unrecorded(report):
+        out.append(
+            "This run goes on: the page tells what its store held when it was made."
+            if report.outcome == "running"
+            else "This run left no report, as a run that is killed does: the page tells what its store holds, "
+            "and counts a step once a block."
+        )
     for name, number in (("stale results", report.stale_results), ("refused messages", report.refused_messages)):
         if number:
             out.append(f"{number:,} {name}.")
@@ -196,14 +216,3 @@ def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters["lines"] = many_lines
     return environment.from_string(_static("page.html.j2"))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Put the file in place whole, or leave what is there."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

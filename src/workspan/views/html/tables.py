@@ -16,6 +16,7 @@ from workspan.views.format import (
     long_duration,
     many_lines,
     one_line,
+    raised_line,
     share,
     size,
 )
@@ -214,7 +215,7 @@ def _failure(failure: BlockFailure, blocks: PageBlocks | None) -> dict[str, Any]
         for at, extent in zip(failure.cell, blocks.counts, strict=True):
             number = number * extent + at
     causes = {"lost": "lost with its worker", "timeout": "over its deadline", "error": "raised an error"}
-    last = failure.error.strip().rpartition("\n")[2]
+    last = raised_line(failure.error)
     return {
         "number": number,
         "cell": cell_text(failure.cell),
