@@ -298,7 +298,7 @@ class TestKill:
         os.kill(pid_of(held), signal.SIGSTOP)
         before = time.monotonic()
         held.engine.kill_worker(0)
-        assert time.monotonic() - before < 0.1
+        assert time.monotonic() - before < 1  # it would be two, until SIGKILL
         held.ended()
 
     @pytest.mark.parametrize("how", ["kill", "clean", "exit", "close"])
@@ -343,7 +343,7 @@ class TestKill:
         entered.wait()
         before = time.monotonic()
         (end,) = run.engine.close(0)
-        assert time.monotonic() - before < 1
+        assert time.monotonic() - before < 2  # as if SIGTERM had come first
         assert end.reason == "killed by SIGKILL"
 
     def test_close_after_grace_escalates(self, held):
