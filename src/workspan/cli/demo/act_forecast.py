@@ -53,8 +53,8 @@ def play(stage: Stage) -> bool:
     state, parts = folder.state() or State(0), first_runs(folder)
     missing = [name for name in parts if name not in state.second]
     stage.title("forecast")
-    stage.tell("  How long will a second run take? Told from the first one, then run, in folders")
-    stage.tell("  of its own.")
+    stage.tell("  How long will a second run take? Told from the runs before it, then run, in")
+    stage.tell("  folders of its own.")
     if missing:
         forecasts = {name: _forecast(stage, name) for name in missing}
         stage.tell("")
