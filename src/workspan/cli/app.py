@@ -262,7 +262,11 @@ def watch(
     return run_watch(None if place is None else str(place), name=name, pid=pid, plain=plain, once=once)
 
 
-def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of a run.")]) -> int:
+def worker(
+    *,
+    context: Annotated[Path, Parameter(help="Context file of a task of a run.")],
+    dial: Annotated[str | None, Parameter(help="HOST:PORT to dial instead of the run's: this end of a tunnel.")] = None,
+) -> int:
     """Join a run that goes on, from this machine or another one, and work for one of its tasks until it is done.
 
     The run must listen for workers (host= or a Server), and its log folder must be on a file system that this machine
@@ -270,7 +274,7 @@ def worker(*, context: Annotated[Path, Parameter(help="Context file of a task of
     """
     from workspan.cli.worker import run as run_worker
 
-    return run_worker(context)
+    return run_worker(context, dial)
 
 
 def run_script(

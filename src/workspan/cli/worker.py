@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def run(path: Path) -> int:
+def run(path: Path, dial: str | None = None) -> int:
     """Work for the task whose context is in *path* until there is no more work; return the exit code.
+
+    Parameters
+    ----------
+    path
+        The context.
+    dial
+        ``host:port`` to dial instead of the run's, as where a tunnel leads there.
 
     Raises
     ------
     ConfigurationError
-        The context cannot be used.
+        The context cannot be used, or *dial* is no address.
     EngineError, WireError
         Workspan or Python differ from the run's, the run refuses this worker, or the connection broke.
     """
@@ -36,6 +43,8 @@ def run(path: Path) -> int:
     context = Context.from_file(path)
     if "task_id" not in context:
         raise ConfigurationError(f"{str(path)!r} is no context of a run: it names no task")
+    if dial is not None:
+        context["hostname"], context["port"] = _address(dial)
     file = context.get("function_file")
     if not file:
         raise ConfigurationError(
@@ -66,6 +75,13 @@ def run(path: Path) -> int:
     finally:
         client.close()
     return exits.DONE
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigurationError(f"--dial {text!r} is no HOST:PORT: give one such as localhost:40001 or [::1]:40001")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 @contextmanager
