@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec
 
 from workspan.cli import exits
 from workspan.cli.terminal import say
 from workspan.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+P = ParamSpec("P")
 
 _WORSE = 1
 
 
+def _never_a_regression(command: Callable[P, int]) -> Callable[P, int]:
+    """Let no trouble end with the exit code of a regression, whatever happens."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except Exception as error:
+            code = exits.code_of(error)
+            if code == exits.INCOMPLETE:
+                raise ConfigurationError(f"nothing could be compared: {error}") from error
+            if code is not None:
+                raise
+            exits.explain(error, traceback=True)
+            return exits.REFUSED
+
+    return guarded
+
+
+@_never_a_regression
 def run(
     a: str,
     b: str | None,
@@ -37,40 +60,6 @@ def run(
     InvalidMetadataError
         A store is damaged.
     """
-    try:
-        return _run(
-            a,
-            b,
-            fail_over=fail_over,
-            smallest=smallest,
-            also=also,
-            fail_on=fail_on,
-            with_first=with_first,
-            everything=everything,
-            as_json=as_json,
-        )
-    except Exception as error:  # whatever happens, it must not look like a regression
-        code = exits.code_of(error)
-        if code == exits.INCOMPLETE:
-            raise ConfigurationError(f"nothing could be compared: {error}") from error
-        if code is not None:
-            raise
-        exits.explain(error, traceback=True)
-        return exits.REFUSED
-
-
-def _run(
-    a: str,
-    b: str | None,
-    *,
-    fail_over: str | None,
-    smallest: str,
-    also: Sequence[str],
-    fail_on: Sequence[str],
-    with_first: bool,
-    everything: bool,
-    as_json: bool,
-) -> int:
     from workspan.report.comparison import compare
     from workspan.views.comparison import render_comparison
     from workspan.views.terminal import columns_of, encoding_of
