@@ -12,9 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from helpers.bench import Bench
 from helpers.pipelines import brute_inputs, check_counts, descendants, pipelines
 from workspan.schedule.dispatch import TICK_SECONDS
-from workspan.schedule.events import (
-    Returned,
-)
+from workspan.schedule.events import Returned
 
 
 class AnyOrder(RuleBasedStateMachine):
