@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workspan import config
 from workspan.errors import ConfigurationError
-from workspan.estimate.estimator import Estimator
+from workspan.estimate.estimator import INTERVAL_FROM, Estimator
 from workspan.estimate.measurements import Measurement, Series, StepHistory, in_order, trim
 from workspan.estimate.order import ComputationalOrder
 
@@ -29,7 +29,7 @@ class Forecast:
     """
 
     __slots__ = (
-        "_declared", "_lock", "answers", "floor", "fragment", "generation", "head", "history", "made", "series",
+        "_declared", "_lock", "answers", "floor", "fragment", "generation", "head", "history", "made", "room", "series",
         "settled", "skipped", "stale", "variant",
     )  # fmt: skip
 
@@ -50,6 +50,8 @@ class Forecast:
         """Sizes that were asked for since the estimator was made or learned."""
         self.skipped = 0
         """Measurements since then that differed too little from what was expected to matter."""
+        self.room = 0
+        """How many of these :meth:`agree` is to be told of."""
         self.fragment: Any = None
         self.head = -1
         """The fragment that it last wrote to, and its number there."""
@@ -96,6 +98,7 @@ class Forecast:
                 if found is None:
                     found = self.made = self._build()
                     self.settled = found.source == "model" and not self.stale
+                    self.room = found.max_measurements - found.runs
         return found
 
     def predict(self, N_ref: float) -> Any:
@@ -125,7 +128,23 @@ class Forecast:
             fitted = estimator.update(1.0 if N_ref is None else N_ref, dt)
             self.answers.clear()
             self.settled = estimator.source == "model"
+            self.room = estimator.max_measurements - estimator.runs + self.skipped
         if fitted and self.skipped:
+            self.renew()
+
+    def agree(self, N_ref: float | None, overlap: int) -> None:
+        """Count a new measurement that was as expected, while it makes a difference to what is told of their number.
+
+        With the one that makes them enough for an interval there is one.
+        """
+        estimator = self.made
+        if estimator is None or (overlap > 1 and config.get("timing.overlapping") == "ignore"):
+            return
+        before = estimator.runs
+        with self._lock:
+            estimator.agree(1.0 if N_ref is None else N_ref)
+            self.answers.clear()
+        if before < INTERVAL_FROM <= estimator.runs:
             self.renew()
 
     def _build(self) -> Estimator:
