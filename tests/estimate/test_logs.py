@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import logging
 import subprocess
@@ -113,6 +114,18 @@ def test_runs_that_were_as_expected_are_told_of(recorder: ProgressRecorder, cloc
     for _ in range(5):
         f(0.25)
     assert f(0.25).estimate.basis == "from 10 runs"
+
+
+def test_runs_beside_others_are_not_told_of_where_they_do_not_count(recorder: ProgressRecorder, clock: Any) -> None:
+    """Runs as expected that overlapped are left out of the count, as of the estimate, if so set (E32, D33)."""
+    config.configure(timing={"overlapping": "ignore"})
+    for beside in [False] * 6 + [True]:
+        runs = [contextvars.Context().run(recorder.record, (M, "f", "s")) for _ in range(1 + beside)]
+        clock.work(0.25)
+        for each in runs:
+            recorder.stop(each)
+        recorder.estimate((M, "f", "s"), 1.0)
+    assert recorder.estimate((M, "f", "s"), 1.0).basis == "from 6 runs"
 
 
 def test_learned_estimates_say_from_how_many_runs(recorder: ProgressRecorder, clock: Any, seen: Any) -> None:

@@ -128,7 +128,6 @@ class Forecast:
             fitted = estimator.update(1.0 if N_ref is None else N_ref, dt)
             self.answers.clear()
             self.settled = estimator.source == "model"
-            self.room = estimator.max_measurements - estimator.runs + self.skipped
         if fitted and self.skipped:
             self.renew()
 
