@@ -16,6 +16,7 @@ import pytest
 
 from workspan import config
 from workspan.estimate import CountedProgress, ProgressBarHandler, WallClockTime, WarningCollector
+from workspan.estimate.estimator import Estimator
 from workspan.estimate.logs import LOGGER, LOGGER_NAME
 from workspan.estimate.recorder import ProgressRecorder
 
@@ -93,8 +94,13 @@ def test_hundredths_that_are_none_are_not_told(recorder: ProgressRecorder, clock
     assert not [text for text in seen.texts if " 0.00 " in text or " 0.0 " in text or " 0.0000 " in text]
 
 
-def test_runs_that_were_as_expected_are_told_of(recorder: ProgressRecorder, clock: Any, seen: Any) -> None:
-    """The count is that of all runs, not of the last fit; with the fifth there is a range, never before (D33, E87)."""
+def test_runs_that_were_as_expected_are_told_of(
+    recorder: ProgressRecorder, clock: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count is that of all runs, not of the last fit; a range with the fifth, made once (D33, E77, E87)."""
+    fits: list[int] = []
+    refit = Estimator._refit
+    monkeypatch.setattr(Estimator, "_refit", lambda self: (fits.append(self.runs), refit(self)))
 
     def f(seconds: float) -> Any:
         with WallClockTime("s", enable_logging=True) as handle:
@@ -110,6 +116,9 @@ def test_runs_that_were_as_expected_are_told_of(recorder: ProgressRecorder, cloc
     starts = [text.split(" -- ")[1] for text in seen.texts if ", from " in text]
     assert [text.rpartition(", ")[2] for text in starts] == [f"from {number} runs" for number in range(3, 8)]
     assert [" - " in text for text in starts] == [False, False, True, True, True]
+    assert fits == [3, 5]
+    f(0.5)
+    assert f(0.25).estimate.basis == "from 9 runs"
     config.configure(timing={"max_measurements": 10})
     for _ in range(5):
         f(0.25)

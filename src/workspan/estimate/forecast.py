@@ -29,7 +29,7 @@ class Forecast:
     """
 
     __slots__ = (
-        "_declared", "_lock", "answers", "floor", "fragment", "generation", "head", "history", "made", "room", "series",
+        "_declared", "_lock", "answers", "floor", "fragment", "generation", "head", "history", "made", "series",
         "settled", "skipped", "stale", "variant",
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ class Forecast:
         self.stale = False
         """Whether it answers from measurements of an earlier N_ref."""
         self.settled = False
-        """Whether a measurement that is as expected, to ``timing.update_floor``, need not be learned."""
+        """Whether a measurement that is as expected, to ``timing.update_floor``, need not be learned, nor counted."""
         self.generation = -1
         self.floor = 0.0
         self._declared: Any = (None, None)
@@ -50,8 +50,6 @@ class Forecast:
         """Sizes that were asked for since the estimator was made or learned."""
         self.skipped = 0
         """Measurements since then that differed too little from what was expected to matter."""
-        self.room = 0
-        """How many of these :meth:`agree` is to be told of."""
         self.fragment: Any = None
         self.head = -1
         """The fragment that it last wrote to, and its number there."""
@@ -97,8 +95,7 @@ class Forecast:
                 found = self.made
                 if found is None:
                     found = self.made = self._build()
-                    self.settled = found.source == "model" and not self.stale
-                    self.room = found.max_measurements - found.runs
+                    self.settled = self._is_settled(found)
         return found
 
     def predict(self, N_ref: float) -> Any:
@@ -113,8 +110,11 @@ class Forecast:
             self.answers[N_ref] = found
         return found
 
-    def learn(self, dt: float, N_ref: float | None, overlap: int) -> None:
-        """Take a new measurement into the estimates."""
+    def _is_settled(self, estimator: Estimator) -> bool:
+        return not self.stale and estimator.source == "model" and estimator.runs >= estimator.max_measurements
+
+    def learn(self, dt: float, N_ref: float | None, overlap: int, expected: float | None) -> None:
+        """Take a new measurement into the estimates; one that was as *expected* is only counted."""
         estimator = self.made
         if estimator is None:  # made of all measurements when it is next needed, of this one too
             return
@@ -124,26 +124,18 @@ class Forecast:
             if len(self.admitted()) >= config.get("timing.update_minimum_count"):
                 self.renew()
             return
+        size, before = 1.0 if N_ref is None else N_ref, estimator.runs
+        agrees = expected is not None and abs(expected - dt) <= self.floor and estimator.source == "model"
         with self._lock:
-            fitted = estimator.update(1.0 if N_ref is None else N_ref, dt)
+            if agrees:
+                estimator.agree(size)
+                self.skipped += 1
+                renews = before < INTERVAL_FROM <= estimator.runs  # now there is to be an interval
+            else:
+                renews = estimator.update(size, dt) and self.skipped > 0
             self.answers.clear()
-            self.settled = estimator.source == "model"
-        if fitted and self.skipped:
-            self.renew()
-
-    def agree(self, N_ref: float | None, overlap: int) -> None:
-        """Count a new measurement that was as expected, while it makes a difference to what is told of their number.
-
-        With the one that makes them enough for an interval there is one.
-        """
-        estimator = self.made
-        if estimator is None or (overlap > 1 and config.get("timing.overlapping") == "ignore"):
-            return
-        before = estimator.runs
-        with self._lock:
-            estimator.agree(1.0 if N_ref is None else N_ref)
-            self.answers.clear()
-        if before < INTERVAL_FROM <= estimator.runs:
+            self.settled = self._is_settled(estimator)
+        if renews:
             self.renew()
 
     def _build(self) -> Estimator:

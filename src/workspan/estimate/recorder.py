@@ -301,11 +301,9 @@ class ProgressRecorder(Questions):
         if folder is not None and folder.pending:
             folder.tell()
         if forecast.settled and expected is not None and -forecast.floor <= expected - dt <= forecast.floor:
-            forecast.skipped = skipped = forecast.skipped + 1
-            if skipped <= forecast.room:
-                forecast.agree(size, overlap)
+            forecast.skipped += 1
         else:
-            forecast.learn(dt, size, overlap)
+            forecast.learn(dt, size, overlap, expected)
         if ended - self._saved_at > self._interval and self._threaded:
             self._save_soon()
 
