@@ -80,6 +80,8 @@ def test_all_runs_are_told_of_and_not_those_of_the_last_fit():
     for runs in (7, 8, 8):
         estimator.agree(0.5e6)
         assert estimator.predict(0.6e6).basis == f"from {runs} runs"
+    many = Estimator("O_N", max_measurements=8).fit([(n * 1e6, n * 2.0) for n in range(1, 13)])
+    assert many.predict(2e6).basis == "from 12 runs"
 
 
 def test_the_default_tells_how_many_runs_there_are():

@@ -316,8 +316,9 @@ class Estimator:
 
     @property
     def runs(self) -> int:
-        """How many of the latest runs it answers from, at most `max_measurements`."""
-        return min(len(self._measurements) + self._agreed, self.max_measurements)
+        """How many runs it answers from: all that it was fitted to, or of those since at most `max_measurements`."""
+        kept = len(self._measurements)
+        return max(kept, min(kept + self._agreed, self.max_measurements))
 
     @property
     def source(self) -> str:
