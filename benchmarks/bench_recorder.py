@@ -30,7 +30,7 @@ def size_of(size):
     return size
 
 
-@WallClockTime(order="O_N")
+@WallClockTime(N_ref=1.0, order="O_N")
 def constant(size):
     """Do nothing, with a constant size."""
     return size

@@ -59,7 +59,19 @@ def test_long_names_fit_the_terminal(
     assert max(map(len, lines)) <= 54
     assert lines[2].split()[0].startswith("app.R")
     assert "…" in lines[2].split()[0]
-    assert [_percent(part) for part in (0.004, -0.004, 0.1, 12.0, None)] == ["0 %", "0 %", "+10 %", "x 13", "-"]
+    assert [_percent(part) for part in (0.004, -0.004, 0.1, None)] == ["0 %", "0 %", "+10 %", "-"]
+
+
+def test_an_error_beyond_percents_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An estimate of 3 s for 8.43 us reads as people say it, in list and show, not as a factor (E71)."""
+    kept = StepHistory(Key("app", "quick"), order="O_0", used=1.7e9)
+    kept.variant(None).measurements.append(Measurement(8.43e-6, 1.0, 3.0, start=1.7e9))
+    TimingFolder(tmp_path).save({kept.key: kept})
+    assert history("list", "--directory", tmp_path) == 0
+    assert capsys.readouterr().out.rstrip().endswith("356,000 times too long")
+    assert history("show", "quick", "--directory", tmp_path) == 0
+    assert "median 356,000 times the time taken, last 356,000 times too long" in capsys.readouterr().out
+    assert [_percent(part) for part in (12.0, 1e12)] == ["13 times too long", "over a billion times too long"]
 
 
 def test_show(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

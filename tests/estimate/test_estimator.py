@@ -25,7 +25,7 @@ def test_default_is_linear_in_n(order, size, seconds):
     found = Estimator(order).predict(size)
     assert found.value == pytest.approx(seconds)
     assert (found.low, found.high, found.source) == (None, None, "default")
-    assert found.basis == "no runs yet: 3 s for a size of 1e+09 is assumed"
+    assert found.basis == "no data yet: 3 s for a size of 1e+09 is assumed"
 
 
 def test_default_without_a_reference_is_no_estimate():
@@ -59,6 +59,42 @@ def test_no_interval_below_five_measurements():
     assert Estimator("O_N").fit(data).predict(3e5).low is not None
 
 
+def test_an_interval_is_made_of_five_measurements():
+    """D33, E87: the fifth fits anew where the curve was of fewer, so that no interval comes from four; exact: not."""
+    runs = [(1e6, 2.0), (2e6, 4.0), (3e6, 6.0), (2e6, 4.1), (1e6, 2.1)]
+    learning = Estimator("O_N")
+    assert [learning.update(*run) for run in runs] == [False, False, True, False, True]
+    assert learning.predict(2.5e6) == Estimator("O_N").fit(runs).predict(2.5e6)
+    exact = Estimator("O_N").fit(runs[:4])
+    assert not exact.update(2e6, exact.predict(2e6).value)
+    assert exact.predict(2e6).low is not None
+
+
+def test_all_runs_are_told_of_and_not_those_of_the_last_fit():
+    """D33: the basis counts every run, also those that the curve was right about, and knows their sizes."""
+    estimator = Estimator("O_N", max_measurements=8).fit([(n * 1e6, n * 2.0) for n in (1, 2, 3, 1, 2)])
+    assert not estimator.update(4e6, estimator.predict(4e6).value * 1.01)
+    assert estimator.predict(2e6).basis == "from 6 runs"
+    assert estimator.predict(4e6).basis == "from 6 runs"
+    assert estimator.predict(4.1e6).basis == "from 6 runs, all of them smaller"
+    for runs in (7, 8, 8):
+        estimator.agree(0.5e6)
+        assert estimator.predict(0.6e6).basis == f"from {runs} runs"
+    many = Estimator("O_N", max_measurements=8).fit([(n * 1e6, n * 2.0) for n in range(1, 13)])
+    assert many.predict(2e6).basis == "from 12 runs"
+
+
+def test_the_default_tells_how_many_runs_there_are():
+    """E75, E77: below the minimum count the default says how many of them are there, for a size without one too."""
+    estimator = Estimator("O_N", update_minimum_count=3)
+    for known in ("no data yet", "1 of 3 runs so far", "2 of 3 runs so far"):
+        assert estimator.predict(1e9).basis == f"{known}: 3 s for a size of 1e+09 is assumed"
+        estimator.update(1e9, 2.0)
+    none = Estimator(lambda n: n if n < 5 else 0.0)
+    none.update(1.0, 2.0)
+    assert none.predict(2.0).basis == "1 of 3 runs so far, and no default for this order"
+
+
 def test_fit_leaves_out_what_is_no_measurement():
     """E57, E62, E81: unusable pairs are left out, dt of 0 is not, and nothing usable changes nothing."""
     estimator = Estimator("O_N").fit([(1.0, 2.0), (None, 1.0), (2.0, math.nan), (3.0, -1.0), (4.0, 0.0)])
@@ -76,7 +112,7 @@ def test_update_waits_for_enough_measurements():
 
 def test_update_keeps_the_curve_while_it_is_right():
     """E77: neither an exact estimate nor one within the threshold or the floor fits anew; a wrong one does."""
-    estimator = Estimator("O_N").fit([(1e6, 2.0), (2e6, 4.0), (3e6, 6.0)])
+    estimator = Estimator("O_N").fit([(1e6, 2.0), (2e6, 4.0), (3e6, 6.0), (2e6, 4.0), (3e6, 6.0)])
     assert not estimator.update(2e6, estimator.predict(2e6).value)
     assert not estimator.update(2e6, 4.5)
     assert estimator.update(2e6, 9.0)

@@ -82,6 +82,13 @@ def test_growth_beyond_measurements_is_bounded(data, order, monotone, factors):
         before = found
 
 
+def test_no_fall_beyond_sizes_whose_logarithm_is_none():
+    """E52, E84: where N is 0 for all measured sizes, as ln up to 1 is, larger ones are not expected to be quicker."""
+    estimator = Estimator("O_LOG_N").fit([(0.0, 0.0), (0.5, 1.0)])
+    values = [value(estimator, size) for size in (0.5, 0.75, 1.0, 2.0, 1e6)]
+    assert values == sorted(values)
+
+
 @few
 @given(DATA, MONOTONE, st.lists(st.floats(0.0, 1.0), min_size=2, max_size=6))
 def test_below_measurements_the_estimate_falls_to_its_value_at_zero(data, monotone, parts):

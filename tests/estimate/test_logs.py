@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import logging
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from workspan import config
 from workspan.estimate import CountedProgress, ProgressBarHandler, WallClockTime, WarningCollector
+from workspan.estimate.estimator import Estimator
 from workspan.estimate.logs import LOGGER, LOGGER_NAME
 from workspan.estimate.recorder import ProgressRecorder
 
@@ -50,7 +52,7 @@ def test_the_life_of_a_root(quick: ProgressRecorder, clock: Any, seen: Any) -> N
         "run: s -- 750 ms left",
         "run: s -- 500 ms left",
         "run: s -- 250 ms left",
-        "run: s -- is taking longer than expected",
+        "run: s -- is taking longer than expected (default: no data yet)",
         "run: s -- complete after 3.0 s (estimated 1.0 s)",
     ]
     remaining = [record.dt_rem for record in seen.records]
@@ -66,6 +68,73 @@ def test_a_default_is_labelled(recorder: ProgressRecorder, clock: Any, seen: Any
         assert (handle.dt_est, handle.estimate.source, handle.estimate.low) == (3.0, "default", None)
     assert seen.texts[0].endswith("estimated completion in 3.0 seconds (default: no data yet)")
     assert seen.events == ["start", "complete"]
+
+
+def test_a_default_tells_the_runs_so_far(quick: ProgressRecorder, clock: Any, seen: Any) -> None:
+    """Until there are enough it says how many there are, also when it is exceeded; then neither (E75, E77, E91)."""
+    for _ in range(4):
+        run(quick, clock, 1.5)
+    told = {"start": "estimated completion in 1.0 seconds", "overdue": "is taking longer than expected"}
+    for event, text in told.items():
+        texts = [r.getMessage() for r, each in zip(seen.records, seen.events, strict=True) if each == event]
+        assert texts[:3] == [
+            f"run: s -- {text} (default: {known})"
+            for known in ("no data yet", "1 of 3 runs so far", "2 of 3 runs so far")
+        ]
+    assert texts[3:] == ["run: s -- is taking longer than expected"]
+
+
+def test_hundredths_that_are_none_are_not_told(recorder: ProgressRecorder, clock: Any, seen: Any) -> None:
+    """A default far below what a clock resolves reads as a time, not as 0.00 ms, in every record (KF-64)."""
+    for size in (1.0, 40.0, 1e3, 1e5):
+        with WallClockTime(f"s{size}", N_ref=size, order="O_N", enable_logging=True):
+            clock.work(1e-6)
+            recorder.countdown.tick()
+    assert seen.events == ["start", "overdue", "complete"] * 2 + ["start", "complete"] * 2
+    assert not [text for text in seen.texts if " 0.00 " in text or " 0.0 " in text or " 0.0000 " in text]
+
+
+def test_runs_that_were_as_expected_are_told_of(
+    recorder: ProgressRecorder, clock: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count is that of all runs, not of the last fit; a range with the fifth, made once (D33, E77, E87)."""
+    fits: list[int] = []
+    refit = Estimator._refit
+    monkeypatch.setattr(Estimator, "_refit", lambda self: (fits.append(self.runs), refit(self)))
+
+    def f(seconds: float) -> Any:
+        with WallClockTime("s", enable_logging=True) as handle:
+            clock.work(seconds)
+        return handle
+
+    for number in range(8):
+        handle = f(0.25 + number / 1e5)
+        if number >= 3:
+            assert handle.estimate.basis == f"from {number} runs"
+            assert recorder.estimate(handle.key, 1.0).basis == f"from {number + 1} runs"
+        assert (handle.estimate.low is not None) == (number >= 5)
+    starts = [text.split(" -- ")[1] for text in seen.texts if ", from " in text]
+    assert [text.rpartition(", ")[2] for text in starts] == [f"from {number} runs" for number in range(3, 8)]
+    assert [" - " in text for text in starts] == [False, False, True, True, True]
+    assert fits == [3, 5]
+    f(0.5)
+    assert f(0.25).estimate.basis == "from 9 runs"
+    config.configure(timing={"max_measurements": 10})
+    for _ in range(5):
+        f(0.25)
+    assert f(0.25).estimate.basis == "from 10 runs"
+
+
+def test_runs_beside_others_are_not_told_of_where_they_do_not_count(recorder: ProgressRecorder, clock: Any) -> None:
+    """Runs as expected that overlapped are left out of the count, as of the estimate, if so set (E32, D33)."""
+    config.configure(timing={"overlapping": "ignore"})
+    for beside in [False] * 6 + [True]:
+        runs = [contextvars.Context().run(recorder.record, (M, "f", "s")) for _ in range(1 + beside)]
+        clock.work(0.25)
+        for each in runs:
+            recorder.stop(each)
+        recorder.estimate((M, "f", "s"), 1.0)
+    assert recorder.estimate((M, "f", "s"), 1.0).basis == "from 6 runs"
 
 
 def test_learned_estimates_say_from_how_many_runs(recorder: ProgressRecorder, clock: Any, seen: Any) -> None:

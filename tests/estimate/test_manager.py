@@ -19,7 +19,7 @@ from workspan import config
 from workspan.errors import UsageError
 from workspan.estimate import WallClockTime, time_subclasses
 from workspan.estimate.activation import current, stack
-from workspan.estimate.recorder import ProgressRecorder
+from workspan.estimate.recorder import ProgressRecorder, default_recorder
 
 Advance = Any
 M = __name__
@@ -284,6 +284,9 @@ class _AsyncSize:
         (lambda: WallClockTime(""), "must have 1 to 200 characters"),
         (lambda: WallClockTime(order=None), "order is None"),
         (lambda: WallClockTime(order="O_N_4"), "order is 'O_N_4'"),
+        (lambda: WallClockTime("s", order="O_N"), "order='O_N' says how the time grows with N_ref, but there is none"),
+        (lambda: WallClockTime(order="auto")(_f), "order='auto' says how the time grows with N_ref, but there is none"),
+        (lambda: default_recorder().record("s", order=abs), "order='abs' says how the time grows with N_ref, but"),
         (lambda: WallClockTime(variant=3), "variant=3 is not callable"),
         (lambda: WallClockTime(N_ref=lambda: 1)(_f), r"N_ref\(\) cannot take the arguments of _f\(x: 'int'\)"),
         (lambda: WallClockTime(N_ref=lambda x, *, k: 1)(_f), "cannot take the arguments"),

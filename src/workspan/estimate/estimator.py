@@ -20,7 +20,7 @@ from workspan.estimate.order import (
     parse_order,
     size_of,
 )
-from workspan.estimate.prediction import NO_SIZE, Prediction, check
+from workspan.estimate.prediction import NO_SIZE, Prediction, check, so_far
 from workspan.estimate.spline import Tck, bounded, checked, distinct_points, sample
 from workspan.estimate.table import fit_curve
 
@@ -38,8 +38,8 @@ _tuple = tuple.__new__  # makes a named tuple in half the time that its class ta
 class Estimator:
     """Estimate how long a step takes from its size, learning from each run.
 
-    Before the first measurement it answers with the default, linear through the origin. Not thread-safe: callers that
-    share one estimator hold a lock, except around :meth:`predict`.
+    Below *update_minimum_count* measurements it answers with the default, linear through the origin. Not thread-safe:
+    callers that share one estimator hold a lock, except around :meth:`predict`.
 
     Parameters
     ----------
@@ -113,6 +113,9 @@ class Estimator:
         self._measurements: list[tuple[float, float]] = []
         self._curve: Curve | None = None
         self._legacy: Tck | None = None
+        self._fitted = 0  # measurements that the curve was fitted to
+        self._agreed = 0  # runs since then that were as expected, and are not among the measurements
+        self._sizes = (inf, -inf)  # least and greatest of all runs
         self._basis = ("", "", "")
         self._errors: dict[str, float] = {}
         # what was learned since the curve was fitted: factors by size and for all others, and the answers given
@@ -147,10 +150,10 @@ class Estimator:
     def update(self, N_ref: float, dt: float) -> bool:
         """Learn from one more run that took *dt* seconds; return whether the curve was fitted anew.
 
-        It is if the estimate was wrong by more than `update_threshold` (E77), and when a fifth of the measurements,
-        three at least, have come since the last fit, so that the interval learns what it was right about. If not, the
-        curve is kept and what it missed by is taken into account: fully for the same size as it repeats, and in part
-        for the others.
+        It is if the estimate was wrong by more than `update_threshold` (E77); when a fifth of the measurements, three
+        at least, have come since the last fit, so that the interval learns what it was right about; and when there are
+        enough for an interval at last. If not, the curve is kept and what it missed by is taken into account: fully for
+        the same size as it repeats, and in part for the others.
         """
         if not self._admits(N_ref, dt):
             return False
@@ -160,16 +163,24 @@ class Estimator:
         if len(self._measurements) > self.max_measurements:
             del self._measurements[0]
         if len(self._measurements) < self.update_minimum_count:
+            self._answers.clear()
             return False
         if self._curve is not None and expected is not None:
             error = abs(expected - dt)
             if error <= self.update_threshold * dt or error <= self.update_floor:
                 self._unfitted += error > EXACT * dt
-                if self._unfitted < max(UNFITTED, UNFITTED_SHARE * len(self._measurements)):
+                few = self._fitted < INTERVAL_FROM <= len(self._measurements)
+                if self._unfitted < (1 if few else max(UNFITTED, UNFITTED_SHARE * len(self._measurements))):
                     self._correct(N_ref, dt)
+                    self._count(N_ref)
                     return False
         self._refit()
         return True
+
+    def agree(self, N_ref: float) -> None:
+        """Count a run that was as expected, and of which nothing else is to be learned."""
+        self._agreed += 1
+        self._count(N_ref)
 
     def _admits(self, N_ref: object, dt: object) -> bool:
         return as_size(dt) is not None and convert(self._order, N_ref) is not None
@@ -196,13 +207,20 @@ class Estimator:
         ns = [convert(self._order, N_ref) or 0.0 for N_ref in sizes]
         self._curve = fit_curve(sizes if self._sized else ns, dts, self._n_at, level=self.level, monotone=self.monotone)
         self._legacy = None
-        count = len(sizes)
-        basis = f"from {count} run{'s' * (count != 1)}"
-        self._basis = (f"{basis}, all of them larger", basis, f"{basis}, all of them smaller")
         self._factors.clear()
         self._factor = 1.0
         self._misses = []
-        self._unfitted = 0
+        self._unfitted = self._agreed = 0
+        self._fitted = len(sizes)
+        self._sizes = (min(sizes), max(sizes))
+        self._count(sizes[-1])
+
+    def _count(self, size: float) -> None:
+        """Tell from now on of one more run, of this size."""
+        least, most = self._sizes
+        self._sizes = (min(least, size), max(most, size))
+        basis = f"from {self.runs} run{'s' * (self.runs != 1)}"
+        self._basis = (f"{basis}, all of them larger", basis, f"{basis}, all of them smaller")
         self._answers.clear()
 
     def _use_order(self, order: Order) -> None:
@@ -252,6 +270,8 @@ class Estimator:
             return Prediction(None, None, None, "none", NO_SIZE)
         value, low, high, where = found
         factor = self._factors.get(size, self._factor) if self._factors else self._factor
+        if where != 1 and self._sizes[0] <= size <= self._sizes[1]:  # the curve is older than such a run
+            where = 1
         basis = self._basis[where]
         if len(self._measurements) < INTERVAL_FROM:
             return Prediction(value * factor, None, None, "model", basis)
@@ -266,9 +286,10 @@ class Estimator:
         seconds, reference_size = self.default
         reference = convert(self._order, reference_size)
         value = seconds * (n / reference) if reference else inf
+        known = so_far(len(self._measurements), self.update_minimum_count)
         if not isfinite(value):
-            return Prediction(None, None, None, "none", "no runs yet, and no default for this order")
-        basis = f"no runs yet: {seconds:g} s for a size of {reference_size:g} is assumed"
+            return Prediction(None, None, None, "none", f"{known}, and no default for this order")
+        basis = f"{known}: {seconds:g} s for a size of {reference_size:g} is assumed"
         return Prediction(value, None, None, "default", basis)
 
     # -- showing -------------------------------------------------------------------------------------------------
@@ -292,6 +313,12 @@ class Estimator:
     def measurements(self) -> list[tuple[float, float]]:
         """The measurements kept, as (N_ref, seconds), oldest first."""
         return list(self._measurements)
+
+    @property
+    def runs(self) -> int:
+        """How many runs it answers from: all that it was fitted to, or of those since at most `max_measurements`."""
+        kept = len(self._measurements)
+        return max(kept, min(kept + self._agreed, self.max_measurements))
 
     @property
     def source(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workspan import config
 from workspan.errors import ConfigurationError
-from workspan.estimate.estimator import Estimator
+from workspan.estimate.estimator import INTERVAL_FROM, Estimator
 from workspan.estimate.measurements import Measurement, Series, StepHistory, in_order, trim
 from workspan.estimate.order import ComputationalOrder
 
@@ -40,7 +40,7 @@ class Forecast:
         self.stale = False
         """Whether it answers from measurements of an earlier N_ref."""
         self.settled = False
-        """Whether a measurement that is as expected, to ``timing.update_floor``, need not be learned."""
+        """Whether a measurement that is as expected, to ``timing.update_floor``, need not be learned, nor counted."""
         self.generation = -1
         self.floor = 0.0
         self._declared: Any = (None, None)
@@ -95,7 +95,7 @@ class Forecast:
                 found = self.made
                 if found is None:
                     found = self.made = self._build()
-                    self.settled = found.source == "model" and not self.stale
+                    self.settled = self._is_settled(found)
         return found
 
     def predict(self, N_ref: float) -> Any:
@@ -110,8 +110,11 @@ class Forecast:
             self.answers[N_ref] = found
         return found
 
-    def learn(self, dt: float, N_ref: float | None, overlap: int) -> None:
-        """Take a new measurement into the estimates."""
+    def _is_settled(self, estimator: Estimator) -> bool:
+        return not self.stale and estimator.source == "model" and estimator.runs >= estimator.max_measurements
+
+    def learn(self, dt: float, N_ref: float | None, overlap: int, expected: float | None) -> None:
+        """Take a new measurement into the estimates; one that was as *expected* is only counted."""
         estimator = self.made
         if estimator is None:  # made of all measurements when it is next needed, of this one too
             return
@@ -121,11 +124,18 @@ class Forecast:
             if len(self.admitted()) >= config.get("timing.update_minimum_count"):
                 self.renew()
             return
+        size, before = 1.0 if N_ref is None else N_ref, estimator.runs
+        agrees = expected is not None and abs(expected - dt) <= self.floor and estimator.source == "model"
         with self._lock:
-            fitted = estimator.update(1.0 if N_ref is None else N_ref, dt)
+            if agrees:
+                estimator.agree(size)
+                self.skipped += 1
+                renews = before < INTERVAL_FROM <= estimator.runs  # now there is to be an interval
+            else:
+                renews = estimator.update(size, dt) and self.skipped > 0
             self.answers.clear()
-            self.settled = estimator.source == "model"
-        if fitted and self.skipped:
+            self.settled = self._is_settled(estimator)
+        if renews:
             self.renew()
 
     def _build(self) -> Estimator:

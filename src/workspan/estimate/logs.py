@@ -134,7 +134,7 @@ def _message(activation: Activation, state: dict[str, Any]) -> str:
     if event == "nodata":
         return "no data available"
     if event == "overdue":
-        return "is taking longer than expected"
+        return f"is taking longer than expected{_default_text(activation, state)}"
     took = seconds_text(state["elapsed"])
     if event == "complete":
         return f"complete after {took}" + ("" if expected is None else f" (estimated {seconds_text(expected)})")
@@ -144,7 +144,7 @@ def _message(activation: Activation, state: dict[str, Any]) -> str:
         if expected is None:
             return "started"
         if state["source"] == "default":
-            return f"estimated completion in {_seconds_long(expected)} (default: no data yet)"
+            return f"estimated completion in {_seconds_long(expected)}{_default_text(activation, state)}"
         marked = " of an earlier N_ref" if state["source"] == "stale" else ""
         basis = activation.estimate.basis
         return f"{seconds_text(expected)}{range_text(state['low'], state['high'])}, {basis}{marked}"
@@ -155,6 +155,11 @@ def _message(activation: Activation, state: dict[str, Any]) -> str:
         return f"running for {took}, longer than expected"
     left = activation.remaining_range
     return f"{seconds_text(remaining)} left{range_text(*left) if left else ''}"
+
+
+def _default_text(activation: Activation, state: dict[str, Any]) -> str:
+    """Return, in brackets, that what is expected is a mere default, and how many runs there are; else nothing."""
+    return f" (default: {activation.estimate.basis.partition(':')[0]})" if state["source"] == "default" else ""
 
 
 def _seconds_long(seconds: float) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from workspan.errors import ConfigurationError
 
-__all__ = ["NO_SIZE", "Prediction", "check"]
+__all__ = ["NO_SIZE", "Prediction", "check", "so_far"]
 
 NO_SIZE = "no size to estimate from"
 
@@ -21,10 +21,21 @@ class Prediction(NamedTuple):
     high: float | None
     """Upper end of the interval, in seconds; ``None`` without one."""
     source: str
-    """``"model"``, ``"default"`` (no measurement yet), ``"legacy"`` (a stored curve without its measurements), or
+    """``"model"``, ``"default"`` (too few measurements yet), ``"legacy"`` (a stored curve without its measurements), or
     ``"none"``."""
     basis: str
     """The same for people: ``"from 6 runs"``."""
+
+
+def so_far(count: int, needed: int) -> str:
+    """Tell how many runs there are of those that an estimate of their own needs.
+
+    Examples
+    --------
+    >>> so_far(0, 3), so_far(2, 3)
+    ('no data yet', '2 of 3 runs so far')
+    """
+    return f"{count} of {needed} run{'s' * (needed != 1)} so far" if count else "no data yet"
 
 
 def check(name: str, value: float, good: bool, wanted: str) -> None:

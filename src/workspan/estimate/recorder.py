@@ -303,7 +303,7 @@ class ProgressRecorder(Questions):
         if forecast.settled and expected is not None and -forecast.floor <= expected - dt <= forecast.floor:
             forecast.skipped += 1
         else:
-            forecast.learn(dt, size, overlap)
+            forecast.learn(dt, size, overlap, expected)
         if ended - self._saved_at > self._interval and self._threaded:
             self._save_soon()
 
@@ -340,14 +340,17 @@ class ProgressRecorder(Questions):
         Activation
             The running step.
         """
-        from workspan.estimate.steps import check_order, check_size_function
+        from workspan.estimate.steps import check_order, check_size_function, check_sized
 
         if key is None or isinstance(key, str):
             key = key_of_frame(sys._getframe(stacklevel), key)
         check_size_function(N_ref, f"record({key!r})")
+        order = check_order(order)
+        if N_ref is None:
+            check_sized(order, f"record({key!r})")
         if not self.enabled:
             return INERT
-        declaration = Declaration(as_key(key), check_order(order), N_ref, None, enable_logging, None, is_section=True)
+        declaration = Declaration(as_key(key), order, N_ref, None, enable_logging, None, is_section=True)
         return self.begin(declaration, *N_ref_args)
 
     def stop(self, which: Any) -> None:

@@ -13,7 +13,7 @@ from workspan.errors import ConfigurationError, UsageError
 from workspan.estimate.fingerprint import fingerprint
 from workspan.estimate.keys import Key
 from workspan.estimate.notices import strict, warn_once
-from workspan.estimate.order import AUTO, as_size, order_name, parse_order
+from workspan.estimate.order import AUTO, ComputationalOrder, as_size, order_name, parse_order
 from workspan.measure.sections import section
 
 if TYPE_CHECKING:
@@ -226,6 +226,22 @@ def check_order(order: Any) -> Any:
     if isinstance(order, str):
         _orders[order] = found
     return found
+
+
+def check_sized(order: Any, where: object) -> None:
+    """Refuse an order that grows with a size, where there is none.
+
+    Raises
+    ------
+    UsageError
+        It is another one than ``"O_0"``.
+    """
+    if order is not ComputationalOrder.O_0:
+        name = order if isinstance(order, str) else order_name(order)
+        raise UsageError(
+            f"{where}: order={str(name)!r} says how the time grows with N_ref, but there is none; give N_ref, or leave "
+            "the order out where the time is constant"
+        )
 
 
 def _is_root(key: Key) -> bool:

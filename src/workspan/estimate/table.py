@@ -124,10 +124,10 @@ def tame(value: Floats, n: Floats, at: npt.NDArray[np.intp], weight: Floats | No
                 inside = np.maximum.accumulate(inside)
             value[left + 1 : right] = inside
     first, last = at[0], at[-1]
-    if n[last] > 0.0:
-        rise = np.log(n[last + 1 :] / n[last])
-        beyond = np.clip(value[last + 1 :], value[last], value[last] + rise)
-        value[last + 1 :] = np.maximum.accumulate(beyond)
+    beyond = np.maximum(value[last + 1 :], value[last])
+    if n[last] > 0.0:  # logarithms of sizes up to 1 are 0, and grow by no factor
+        beyond = np.minimum(beyond, value[last] + np.log(n[last + 1 :] / n[last]))
+    value[last + 1 :] = np.maximum.accumulate(beyond)
     value[:first] = np.minimum.accumulate(np.minimum(value[:first], value[first])[::-1])[::-1]
     return value
 

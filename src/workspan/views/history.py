@@ -131,7 +131,7 @@ def _errors(measurements: Sequence[Measurement]) -> str:
     if not errors:
         return MISSING
     usual = errors[len(errors) // 2]
-    shown = f"{usual * 100:.0f} % of" if usual < 10 else f"{usual:.3g} times"
+    shown = f"{usual * 100:.0f} % of" if usual < 10 else _times(usual)
     return f"median {shown} the time taken, last {_percent(_last_error(measurements))}"
 
 
@@ -139,8 +139,15 @@ def _percent(part: float | None) -> str:
     if part is None:
         return MISSING
     if abs(part) >= 10:
-        return f"x {part + 1:.3g}"
+        return f"{_times(part + 1)} too long"  # only what is too long can be so far off
     return f"{whole:+d} %" if (whole := round(part * 100)) else "0 %"
+
+
+def _times(ratio: float) -> str:
+    """Return a ratio of 10 or more in words, to three digits."""
+    if ratio >= 1e9:
+        return "over a billion times"
+    return f"{round(ratio, 2 - math.floor(math.log10(ratio))):,.10g} times"
 
 
 def _when(start: float | None) -> str:
