@@ -284,9 +284,6 @@ class _AsyncSize:
         (lambda: WallClockTime(""), "must have 1 to 200 characters"),
         (lambda: WallClockTime(order=None), "order is None"),
         (lambda: WallClockTime(order="O_N_4"), "order is 'O_N_4'"),
-        (lambda: WallClockTime("s", order="O_N"), "order='O_N' says how the time grows with N_ref, but there is none"),
-        (lambda: WallClockTime(order="auto")(_f), "order='auto' says how the time grows with N_ref, but there is none"),
-        (lambda: default_recorder().record("s", order=abs), "order='abs' says how the time grows with N_ref, but"),
         (lambda: WallClockTime(variant=3), "variant=3 is not callable"),
         (lambda: WallClockTime(N_ref=lambda: 1)(_f), r"N_ref\(\) cannot take the arguments of _f\(x: 'int'\)"),
         (lambda: WallClockTime(N_ref=lambda x, *, k: 1)(_f), "cannot take the arguments"),
@@ -301,6 +298,19 @@ def test_misuse_is_refused_at_once(
     with pytest.raises(UsageError, match=text) as caught:
         misuse()
     assert isinstance(caught.value, RuntimeError)
+
+
+def test_an_order_without_a_size_is_constant(recorder: ProgressRecorder, caplog: pytest.LogCaptureFixture) -> None:
+    """Without N_ref the order is O_0, and of one that has no use so is said once (E33)."""
+    for _ in range(2):
+        with WallClockTime("s", order="O_N") as activation:
+            assert activation.estimate.value == 3.0  # of O_N, at size 1, it would be 3 ns
+    recorder.stop(recorder.record("t", order="auto"))
+    WallClockTime(order="O_0")(_f)
+    told = [record.getMessage() for record in caplog.records if "there is none" in record.getMessage()]
+    assert len(told) == 2
+    assert "order='O_N' says how the time grows with N_ref, but there is none, so it is taken as constant" in told[0]
+    assert "order='auto'" in told[1]
 
 
 def test_a_manager_passes_once(recorder: ProgressRecorder) -> None:

@@ -10,7 +10,7 @@ from workspan.errors import UsageError
 from workspan.estimate import recorder as recorders
 from workspan.estimate.activation import INERT
 from workspan.estimate.keys import Key, Place, checked_name, claim, declared_module, key_of_frame, note_section
-from workspan.estimate.steps import Declaration, check_order, check_size_function, check_sized, kind_of
+from workspan.estimate.steps import Declaration, check_order, check_size_function, kind_of, without_size
 from workspan.estimate.wrappers import STEPS, wrap
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class WallClockTime:
     N_ref
         What the time depends on: a function that is called with the arguments of the call, before it, and returns a
         number from 0 on, or ``None`` where this run should be neither estimated nor recorded; for a class also the name
-        of one of its methods; or a number. ``None``: the constant 1, with which no *order* but ``"O_0"`` makes sense.
+        of one of its methods; or a number. ``None``: the constant 1, which makes *order* ``"O_0"``.
     N_ref_args
         Arguments of *N_ref* for a ``with`` block: a tuple and a dict.
     N_ref_version
@@ -119,7 +119,7 @@ class WallClockTime:
         if variant is not None and not callable(variant):
             raise UsageError(f"{self}: variant={variant!r} is not callable")
         if N_ref is None:
-            check_sized(self.order, self)
+            self.order = without_size(self.order, self)
         elif type(N_ref) is not float and type(N_ref) is not int:
             self._check(N_ref, method)
 

@@ -340,14 +340,14 @@ class ProgressRecorder(Questions):
         Activation
             The running step.
         """
-        from workspan.estimate.steps import check_order, check_size_function, check_sized
+        from workspan.estimate.steps import check_order, check_size_function, without_size
 
         if key is None or isinstance(key, str):
             key = key_of_frame(sys._getframe(stacklevel), key)
         check_size_function(N_ref, f"record({key!r})")
         order = check_order(order)
         if N_ref is None:
-            check_sized(order, f"record({key!r})")
+            order = without_size(order, f"record({key!r})")
         if not self.enabled:
             return INERT
         declaration = Declaration(as_key(key), order, N_ref, None, enable_logging, None, is_section=True)

@@ -228,20 +228,18 @@ def check_order(order: Any) -> Any:
     return found
 
 
-def check_sized(order: Any, where: object) -> None:
-    """Refuse an order that grows with a size, where there is none.
-
-    Raises
-    ------
-    UsageError
-        It is another one than ``"O_0"``.
-    """
+def without_size(order: Any, where: object) -> Any:
+    """Return the order of a step without a size (E33): ``"O_0"``; of another one it is said once that it has no use."""
     if order is not ComputationalOrder.O_0:
         name = order if isinstance(order, str) else order_name(order)
-        raise UsageError(
-            f"{where}: order={str(name)!r} says how the time grows with N_ref, but there is none; give N_ref, or leave "
-            "the order out where the time is constant"
+        warn_once(
+            ("no size", str(where)),
+            "%s: order=%r says how the time grows with N_ref, but there is none, so it is taken as constant; give N_ref, "
+            "or leave the order out",
+            where,
+            str(name),
         )
+    return ComputationalOrder.O_0
 
 
 def _is_root(key: Key) -> bool:
