@@ -19,25 +19,24 @@ data = ws.range({rows}, blocks={blocks}).map_batches(lambda batch: {{"id": batch
 assert sum(batch["id"].shape[0] for batch in ws.range(10).iter_batches(engine="serial")) == 10
 used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData"))
 resource.setrlimit(resource.RLIMIT_DATA, (used * 1024 + {limit}, resource.RLIM_INFINITY))
+try:  # now, as later on the memory may be less that was in use when the limit was set
+    np.ones({limit} // 8 * 5 // 4)
+except MemoryError:
+    print("the limit holds")
 total = rows = 0
 for batch in data.iter_batches(engine="serial", ahead=2):
     total += int(batch["id"].sum())
     rows += len(batch["id"])
 n = {rows}
 assert (rows, total) == (n, n * (n + 1) // 2), (rows, total)
-try:
-    np.ones({limit} // 8 + 1)
-except MemoryError:
-    print("the limit held")
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits and tells the memory of a process so")
 def test_more_data_than_memory_streams_through(tmp_path: Path) -> None:
-    """480 MB of rows go through a process that may not take more than 48 MB besides what its libraries have (M59)."""
-    limit = 48 << 20
+    """160 MB of rows go through a process that may not take more than 16 MB besides what its libraries have (M59)."""
+    limit = 16 << 20
     script = SMALL.format(rows=10 * limit // 8, blocks=160, limit=limit)
     environment = {**os.environ, "PYTHONPATH": str(Path(ws.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=50)
-    assert done.stderr == ""
-    assert done.stdout.strip() == "the limit held"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=140)
+    assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", "the limit holds")

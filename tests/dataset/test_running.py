@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import workspan as ws
+from helpers.lateness import Lateness
 from workspan.dataset.execute import Execution, RunOptions
 from workspan.dataset.stream import Backlog, Iteration
 from workspan.errors import MapError, WorkspanError
@@ -38,11 +40,6 @@ def double(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "y": 2 * batch["id"]}
 
 
-def slow(batch: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(0.02)
-    return batch
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One pipeline on both engines: rows and summaries."""
@@ -52,18 +49,28 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def _both(found: dict[str, Any]) -> dict[str, Any]:
+    folder = Path.cwd()
     for engine in ("serial", "processes"):
+        note = folder / engine
+
+        def slow(batch: dict[str, Any], note: Path = note) -> dict[str, Any]:
+            begin = time.perf_counter()
+            time.sleep(0.02)
+            with note.open("a") as file:
+                file.write(f"{time.perf_counter() - begin}\n")
+            return batch
+
         data = ws.range(40, blocks=4).map_batches(double, batch_size=7).map_batches(slow)
         data = data.map(lambda row: {"z": row["y"] + 1})
         data = data.filter(ws.col("z") > 20)
         table = data.to_arrow(engine=engine, max_workers=2)
-        found[engine] = table, data.stats_summary(), data.stats()
+        found[engine] = table, data.stats_summary(), data.stats(), sum(map(float, note.read_text().split()))
     return found
 
 
 def test_every_engine_gives_the_same_rows_and_counts(both: dict[str, Any]) -> None:
     """Rows, calls and blocks agree to the last one, and so do the steps that are timed (A25, M105)."""
-    (table, one, _), (other, two, _) = both["serial"], both["processes"]
+    (table, one, *_), (other, two, *_) = both["serial"], both["processes"]
     assert table.equals(other)
     assert table.column("z").to_pylist() == [2 * n + 1 for n in range(10, 40)]
     for mine, yours in zip(one.operators, two.operators, strict=True):
@@ -75,14 +82,21 @@ def test_every_engine_gives_the_same_rows_and_counts(both: dict[str, Any]) -> No
 
 
 def test_every_engine_takes_as_long_for_a_step(both: dict[str, Any]) -> None:
-    """Self times of each step agree to 5 % or 5 ms (M105), in the block of each that the machine disturbed least."""
+    """Self times of each step agree to 5 % or 5 ms (M105), in the block of each that the machine disturbed least.
+
+    What sleeps is woken late on a busy machine, and is held against what it measured itself.
+    """
     one, two = (both[engine][1].operators[0].steps for engine in ("serial", "processes"))
     for mine, yours in zip(one, two, strict=True):
         assert mine.seconds is not None
         assert yours.seconds is not None
-        assert mine.seconds.min == pytest.approx(yours.seconds.min, rel=0.05, abs=0.005), mine.label
-    slow_step = both["processes"][1].operators[0].step("MapBatches(slow) body")
-    assert slow_step.total_seconds >= 6 * 0.02  # six batches
+        if mine.label != "MapBatches(slow) body":
+            assert mine.seconds.min == pytest.approx(yours.seconds.min, rel=0.05, abs=0.005), mine.label
+    for engine in ("serial", "processes"):
+        slow_step = both[engine][1].operators[0].step("MapBatches(slow) body")
+        slept = both[engine][3]
+        assert slept >= 6 * 0.02  # six batches
+        assert slow_step.total_seconds == pytest.approx(slept, rel=0.05, abs=0.005)
 
 
 def test_steps_are_sections_of_the_report(both: dict[str, Any]) -> None:
@@ -214,20 +228,22 @@ def test_a_wait_before_another_attempt_can_be_interrupted(tmp_path: Path) -> Non
         failed.touch()
         raise OSError("transient fault 17")
 
+    late = Lateness()
+
     def interrupt() -> None:
         while not failed.exists():
             ended.wait(0.01)
-        begins.append(time.monotonic())
+        late.__enter__()
         os.kill(os.getpid(), signal.SIGINT)
 
-    begins: list[float] = []
     ended = threading.Event()
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             ws.from_arrow(tables(2)).map_batches(fails, retries=9).to_arrow(max_workers=1, progress=False)
-        assert time.monotonic() - begins[0] < 3.0  # of the 5 s in which workers may finish what they hold
+        late.__exit__(None, None, None)
+        assert late.elapsed < 3.0  # of the 5 s in which workers may finish what they hold
     finally:
         failed.touch()
         thread.join()
@@ -464,16 +480,21 @@ def test_an_error_of_the_dataset_in_a_worker_is_one_in_the_driver() -> None:
     """What is told says all: the type stays, without the frames of this package (D19)."""
     import msgspec
 
-    from workspan.dataset.failures import _is_ours, map_error
+    from workspan.dataset.failures import map_error, written_down
     from workspan.errors import DataError
 
     error = map_error(msgspec.msgpack.encode(("DataError", "no column 'x'", "", ["DataError", "ValueError"])), 1)
     assert isinstance(error, DataError)
     assert str(error) == "DataError: no column 'x'"
-    for call, ours in ((lambda: ws.read_parquet("gone"), True), (lambda: {}["x"], False)):
-        with pytest.raises(Exception, match=r"gone|x") as caught:
+
+    def mine() -> None:
+        raise DataError("gone")
+
+    for call, ours in ((partial(ws.read_parquet, "gone"), True), (mine, False)):
+        with pytest.raises(DataError if call is mine else Exception, match="gone") as caught:
             call()
-        assert _is_ours(caught.value) == ours
+        caught.value.__traceback__ = caught.value.__traceback__.tb_next  # type: ignore[union-attr]  # of this test
+        assert (map_error(written_down(caught.value), 1).traceback_text == "") == ours
 
 
 def test_a_block_that_is_not_tried_again_was_tried_once() -> None:

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from workspan.engines.failure import MAX_BYTES, cut, failure_line, failure_text
+from workspan.dataset.transform import plain
+from workspan.engines.failure import MAX_BYTES, cut, failure_line, failure_text, is_refusal
 
 
 def caught(function, *args):
@@ -52,6 +53,25 @@ class TestText:
         assert text.startswith("Traceback (most recent call last):\n")
         assert "raise error" in text
         assert text.endswith("\nValueError: no such voxel")
+
+    def test_a_refusal_is_one_line_and_final(self):
+        """What this package refuses is told without its frames; user code's error of that type is not (R46)."""
+        import workspan as ws
+        from workspan.errors import DataError
+
+        error = caught(plain, object(), "end_task")
+        error.__traceback__ = error.__traceback__.tb_next  # without this test's own frame
+        assert is_refusal(error)
+        assert failure_text(error).startswith("DataError: end_task returned '<object object")
+        assert "\n" not in failure_text(error)
+        for other in (
+            caught(fail, DataError("mine")),
+            caught(lambda: ws.range(3).select("x").schema()),  # the package, used by user code
+            caught(fail, ValueError("other")),
+        ):
+            assert not is_refusal(other)
+            assert failure_text(other).startswith("Traceback")
+        assert not is_refusal(None)
 
     def test_causes_are_shown(self):
         """The chain of causes belongs to the text."""

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from helpers.engine_kit import is_gone, line, wait_until
+from helpers.lateness import Lateness
 from workspan.engines import Job, Processes, WorkerTask
 from workspan.engines import child as child_module
 from workspan.engines import processes as processes_module
@@ -78,10 +79,10 @@ def import_module(tmp_path, monkeypatch):
 class TestDeath:
     def test_sigkill_in_mid_block_is_seen_within_a_second(self, held):
         """The end is reported at once, with the signal's name, and no result (R1, KF-15)."""
-        os.kill(pid_of(held), signal.SIGKILL)
-        before = time.monotonic()
-        end = held.ended()
-        assert time.monotonic() - before < 1
+        with Lateness() as late:
+            os.kill(pid_of(held), signal.SIGKILL)
+            end = held.ended()
+        assert late.elapsed < 1
         assert (end.clean, end.reason, end.exit_code) == (False, "killed by SIGKILL", -9)
         assert held.of(0) == [Ready(0), end]
 
@@ -296,9 +297,9 @@ class TestKill:
     def test_kill_does_not_wait(self, held):
         """kill_worker returns at once; the end comes by poll."""
         os.kill(pid_of(held), signal.SIGSTOP)
-        before = time.monotonic()
-        held.engine.kill_worker(0)
-        assert time.monotonic() - before < 1  # it would be two, until SIGKILL
+        with Lateness() as late:
+            held.engine.kill_worker(0)
+        assert late.elapsed < 0.1
         held.ended()
 
     @pytest.mark.parametrize("how", ["kill", "clean", "exit", "close"])
@@ -325,7 +326,7 @@ class TestKill:
             run.engine.close()
         else:
             run.ended()
-        wait_until(lambda: is_gone(pid), "the grandchild is gone", 2)
+        wait_until(lambda: is_gone(pid), "the grandchild is gone", 10)
 
     def test_close_at_once_ends_a_stuck_worker(self, make_run, gate):
         """close(0) does not wait for anybody (B71: a second interrupt kills at once)."""
@@ -341,16 +342,18 @@ class TestKill:
         run.engine.send(0, 0)
         run.engine.poll(0)
         entered.wait()
-        before = time.monotonic()
-        (end,) = run.engine.close(0)
-        assert time.monotonic() - before < 2  # as if SIGTERM had come first
+        with Lateness() as late:
+            (end,) = run.engine.close(0)
+        assert late.elapsed < 1
         assert end.reason == "killed by SIGKILL"
 
     def test_close_after_grace_escalates(self, held):
         """A worker that does not finish in the grace is killed, and close() is bounded (R20)."""
         before = time.monotonic()
-        (end,) = held.engine.close(0.1)
-        assert 0.1 <= time.monotonic() - before < 3
+        with Lateness() as late:
+            (end,) = held.engine.close(0.1)
+        assert time.monotonic() - before >= 0.1
+        assert late.elapsed < 3
         assert end.reason == "killed by SIGTERM"
 
     def test_interrupted_close_still_cleans_up(self, held, monkeypatch):

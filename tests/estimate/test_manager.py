@@ -19,7 +19,7 @@ from workspan import config
 from workspan.errors import UsageError
 from workspan.estimate import WallClockTime, time_subclasses
 from workspan.estimate.activation import current, stack
-from workspan.estimate.recorder import ProgressRecorder, default_recorder
+from workspan.estimate.recorder import ProgressRecorder
 
 Advance = Any
 M = __name__

@@ -299,10 +299,10 @@ class TestCost:
         run = Run([1.0] * 400, 8)
         remaining = run.watch(40.0)
         looks = [run.look(40.0 + n / 10) for n in range(20)]
-        begin = time.perf_counter()
+        begin = time.thread_time()
         for look in looks:
             remaining.look(look)
-        assert (time.perf_counter() - begin) / len(looks) < 0.01
+        assert (time.thread_time() - begin) / len(looks) < 0.01
 
     def test_a_clock_that_stands_still(self):
         """Blocks that took no time are put at no time."""

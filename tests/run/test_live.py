@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 import workspan as ws
+from helpers.engine_kit import SECONDS
 from helpers.runs import line, run
 from workspan import config, live
 from workspan.errors import AbandonedError
@@ -33,7 +34,7 @@ class Look:
     def __init__(self, place: Path) -> None:
         (found,) = folders.candidates(place)
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(SECONDS)
         self.socket.connect(str(found.path))
         self.reader = FrameReader()
         self.frames: list[dict[str, Any]] = []
@@ -161,7 +162,7 @@ def test_workers(place: Path, tmp_path: Path) -> None:
         assert again["workers"][0]["seconds"] > told["workers"][0]["seconds"]
     finally:
         gate.touch()
-        running.join(30)
+        running.join(SECONDS)
     ended = look.until(lambda frame: frame["event"] == "end")
     look.close()
     assert (ended["outcome"], ended["tasks"][0]["completed"], ended["workers"]) == ("completed", 4, [])

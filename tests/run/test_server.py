@@ -395,6 +395,22 @@ class TestServer:
         with pytest.raises(ConfigurationError, match="nothing runs now"):
             server.context("t")
 
+    def test_the_address_is_known_to_the_observer(self):
+        """B86: who is told that the run begins can start workers elsewhere, with port and context."""
+        server = ws.Server(host="127.0.0.1")
+        seen = []
+
+        class Watcher:
+            def on_start(self, states):
+                seen.append((server.hostname, server.port, server.context("t")["port"], states["t"].completed_count))
+
+            on_progress = on_finish = staticmethod(lambda states: None)
+
+        server.run_blockwise(line_task(2, nothing), progress=Watcher(), summary=False)
+        ((hostname, port, told, done),) = seen
+        assert (hostname, told, done) == ("127.0.0.1", str(port), 0)
+        assert server.port is None
+
     def test_report_and_order(self):
         """The last run's report and its tasks in display order are kept."""
         server = ws.Server()

@@ -83,6 +83,15 @@ def test_a_retried_block_goes_to_the_end_of_the_queue():
     assert [ledger.acquire(0) for _ in range(4)] == [1, 2, 0, None]
 
 
+def test_a_refused_block_is_not_tried_again():
+    """B36: where another attempt would end alike there is none; the retries are for what may go well."""
+    ledger = Ledger(single(line(2), max_retries=5))
+    assert ledger.acquire(0) == 0
+    assert ledger.fail(0, 0, raised=True, refused=True) is True
+    assert ledger.tasks[0].state.failed_count == 1
+    assert [ledger.acquire(0) for _ in range(2)] == [1, None]
+
+
 def test_a_block_not_in_flight_changes_nothing():
     """B37: a second or a foreign release is ignored."""
     ledger = Ledger(single(line(2)))

@@ -66,6 +66,41 @@ class TestDrainsBeside:
         assert [times.clamped_ns for times in found] == [0, 0]
         assert sum(times.total_ns for times in found) == clock.now - begin
 
+    def test_a_drain_that_is_held_up_behind_its_clock_moves_nothing(self, transform_clock, clock):
+        """What happens after a drain has read the clock, as the machine is busy, is of a later instant (M17, M96)."""
+        took, go_on, drained = threading.Event(), threading.Event(), threading.Event()
+        late, found = [True], []
+
+        def now() -> int:
+            time = clock()
+            if threading.current_thread() is drainer and late:
+                late.pop()
+                took.set()
+                assert go_on.wait(30)
+            return time
+
+        def drains() -> None:
+            found.append(watch.drain())
+            drained.set()
+
+        def outer(items: Iterable[int]) -> Iterator[int]:
+            for item in items:
+                if item == 0:
+                    go_on.set()
+                    assert drained.wait(30)
+                yield item
+
+        watch = transform_clock(clock=now)
+        drainer = threading.Thread(target=drains)
+        running = watch.chain(steps(working(clock, 50), outer), range(2))
+        drainer.start()
+        assert took.wait(30)
+        assert list(running) == [0, 1]
+        drainer.join()
+        found.append(watch.drain())
+        assert [times.clamped_ns for times in found] == [0, 0]
+        assert [times.total_ns for times in found] == [50, 50]
+
     def test_drains_as_fast_as_they_go_lose_nothing(self, transform_clock):
         """A thread drains without a pause: all items, and no moment twice (M17, M96)."""
         watch = transform_clock()

@@ -9,7 +9,7 @@ import numpy as np
 
 from workspan.arrays.edges import clipped, read_box, slices
 from workspan.arrays.tiles import Tiles
-from workspan.errors import ConfigurationError
+from workspan.errors import DataError
 from workspan.measure.sections import section
 
 if TYPE_CHECKING:
@@ -105,14 +105,27 @@ class BlockMapper(BlockReader):
         """Open inputs and outputs."""
         return *super().open(), *(ref.open(write=True) for ref in self.outputs)
 
+    @property
+    def _named(self) -> str:
+        """The function, for messages."""
+        from workspan.run.functions import function_name
+
+        return f"the function {function_name(self.func)!r}"
+
     def __call__(self, block: Block) -> None:
-        """Process one block."""
+        """Process one block.
+
+        Raises
+        ------
+        DataError
+            The function returned what the outputs cannot take; the block is not tried again.
+        """
         results = self.compute(block)
         count = len(self.outputs)
         several = results if isinstance(results, (tuple, list)) and count > 1 else (results,)
         if len(several) != count:
-            raise ConfigurationError(
-                f"block {block.block_id}: the function returned {len(several)} arrays, and there are {count} outputs: "
+            raise DataError(
+                f"block {block.block_id}: {self._named} returned {len(several)} arrays, and there are {count} outputs: "
                 "return one array for each"
             )
         parts = [self._own(block, ref, result) for ref, result in zip(self.outputs, several, strict=True)]
@@ -129,13 +142,13 @@ class BlockMapper(BlockReader):
         whole, own = _extent(read), _extent(write)
         if data.shape != whole and data.shape != own:
             or_own = "" if whole == own else f", or {own} without the halo"
-            raise ConfigurationError(
-                f"block {block.block_id}, which writes {block.write_roi}: the function returned an array of shape "
+            raise DataError(
+                f"block {block.block_id}, which writes {block.write_roi}: {self._named} returned an array of shape "
                 f"{data.shape} for {ref.name}, and {whole} was expected{or_own}: return as many voxels as were read"
             )
         if not holds(ref.dtype, data.dtype):
-            raise ConfigurationError(
-                f"block {block.block_id}, which writes {block.write_roi}: the function returned {data.dtype} for "
+            raise DataError(
+                f"block {block.block_id}, which writes {block.write_roi}: {self._named} returned {data.dtype} for "
                 f"{ref.name}, which is {ref.dtype} and cannot hold it without loss: pass dtype={str(data.dtype)!r}, or "
                 f"return result.astype({str(ref.dtype)!r})"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -11,15 +12,14 @@ import pyarrow as pa
 from workspan.arguments import at_least
 from workspan.dataset import sinks
 from workspan.dataset.batching import checked_size, row_chunks
-from workspan.dataset.blocks import certain, first_rows, is_guess, rows_of
+from workspan.dataset.blocks import rows_of
 from workspan.dataset.execute import Execution
 from workspan.dataset.expressions import constant, is_expression
-from workspan.dataset.files import is_local, resolve
 from workspan.dataset.formats import checked_delimiter
 from workspan.dataset.keywords import check_format, column_names, compute_of, function_of, run_options
 from workspan.dataset.ops import Filter, FilterRows, Limit, MapBatches, MapRows, Project, Write
 from workspan.dataset.plan import Options, make_plan
-from workspan.dataset.results import joined, kept_pieces, tables_of
+from workspan.dataset.results import kept_pieces, whole_table
 from workspan.dataset.run import DatasetRun
 from workspan.dataset.sources import MemoryPiece, Source
 from workspan.dataset.stream import Iteration, Stream
@@ -45,8 +45,8 @@ class Dataset:
     """Rows, and what is to be done with them: lazy and immutable.
 
     It begins with :func:`workspan.read_parquet` and its like. Each method that adds an operator returns another
-    dataset. Nothing runs before a method that consumes the rows: ``take``, ``count``, ``to_arrow``, ``to_pandas``,
-    ``iter_batches``, ``iter_rows``, ``materialize`` and ``write_...``.
+    dataset. Nothing runs before a method that consumes the rows: ``take``, ``show``, ``count``, ``to_arrow``,
+    ``to_pandas``, ``iter_batches``, ``iter_rows``, ``materialize`` and ``write_...``.
 
     Operators with a function also take ``constructor_args``, ``constructor_kwargs``, ``concurrency``, ``requires``,
     ``retries``, ``retry_on`` and ``timing``: see :class:`workspan.dataset.keywords.ComputeKeywords`. Methods that
@@ -186,6 +186,37 @@ class Dataset:
     def take(self, rows: int = 20, **run: Unpack[RunKeywords]) -> list[dict[str, Any]]:
         """Return the first rows, as dicts."""
         return rows_of(self._with(Limit(at_least("take: rows", rows, 0)))._table(run, owner=self))
+
+    def show(self, rows: int = 20, **run: Unpack[RunKeywords]) -> None:
+        """Print the first rows as a table to standard output; text in them cannot steer the terminal."""
+        from workspan.dataset.glance import rendered
+        from workspan.views.terminal import columns_of, emit, encoding_of
+
+        table = self._with(Limit(at_least("show: rows", rows, 0)))._table(run, owner=self)
+        emit(rendered(table, encoding=encoding_of(sys.stdout), columns=columns_of(sys.stdout)), sys.stdout)
+
+    def schema(self, **run: Unpack[RunKeywords]) -> pa.Schema:
+        """Return names and types of the columns, as a ``pyarrow.Schema``; without a run, where no function decides.
+
+        The source is looked at (the footer of the first Parquet file, the first block of other files), and expressions
+        and choices of columns are followed from there. Functions of ``map``, ``flat_map`` and ``map_batches`` decide by
+        running: then the dataset is run for its first row, as ``take(1)`` would, and only then *run* counts. Later
+        blocks may differ, and where no row comes out at all the columns are those that the first function was given.
+
+        Raises
+        ------
+        DataError
+            An operator asks for a column that is not there.
+        """
+        from workspan.dataset.glance import schema_of
+
+        run_options(run)
+        found = schema_of(self._source, self._ops)
+        return self._with(Limit(1))._table(run, owner=self).schema if found is None else found
+
+    def columns(self, **run: Unpack[RunKeywords]) -> list[str]:
+        """Return the names of the columns; found out as by :meth:`schema`."""
+        return list(self.schema(**run).names)
 
     def count(self, **run: Unpack[RunKeywords]) -> int:
         """Return the number of rows; without a run, where it is known beforehand."""
@@ -385,6 +416,13 @@ class Dataset:
         """Return the report of the last execution as a blockwise run; ``None`` before the first."""
         return None if self._last is None else self._last.report()
 
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            from workspan.dataset.glance import missing
+
+            raise missing(name, [known for known in dir(type(self)) if not known.startswith("_")])
+
     def _repr_html_(self) -> str:
         from workspan.dataset.shown import dataset_html
 
@@ -427,19 +465,9 @@ class Dataset:
 
     def _table(self, run: Mapping[str, Any], owner: Dataset) -> pa.Table:
         made = self._execute(run, "keep", owner)
-        last, left = made.execution.runs[-1], self._last_limit()
-        found: list[tuple[pa.Table, int]] = []
-        for index in range(last.count):
-            for table in tables_of(last, index, forget=made.execution.tracking is None):
-                found.append((table if left is None else first_rows(table, left), index))
-                left = None if left is None else left - found[-1][0].num_rows
-            if left == 0 and found:
-                break
+        table = whole_table(made.execution.runs[-1], self._last_limit(), forget=made.execution.tracking is None)
         made.execution.place.remove()
-        found = found or [(pa.table({}), 0)]
-        known = [one for one in found if not is_guess(one[0])] or found[:1]
-        known = [one for one in known if one[0].num_rows] or known[:1]
-        return certain(joined([table for table, _ in known], [index for _, index in known], last))
+        return table
 
     def _iterate(
         self,
@@ -468,15 +496,5 @@ class Dataset:
         filesystem: Any,
         run: Mapping[str, Any],
     ) -> DatasetRun:
-        if existing not in ("refuse", "overwrite"):
-            raise ConfigurationError(f"existing={existing!r} is not known: use 'refuse' or 'overwrite'")
-        if not isinstance(folder, (str, os.PathLike)):
-            raise UsageTypeError(f"write_...({folder!r}): a {type(folder).__name__} is no path")
-        if not os.fspath(folder):
-            raise ConfigurationError("write_...(''): that is no path")
-        name, suffix, opener = kind
-        system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
-        remote = None if is_local(system) else system
-        reader = sinks.parquet_pieces if name == "WriteParquet" else None
-        sink = sinks.Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote, reader)
+        sink = sinks.made(kind, folder, options, existing, filesystem)
         return self._with(Write(sink))._execute(run, "write", self, existing, progress=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workspan.engines.failure import failure_text
+from workspan.engines.failure import failure_text, is_refusal
 from workspan.errors import DataError, MapError
 
 __all__ = ["map_error", "written_down"]
@@ -21,7 +21,7 @@ def written_down(error: BaseException) -> bytes:
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
     if isinstance(error, DataError):
         kinds.insert(0, "DataError")
-    trace = "" if isinstance(error, DataError) and _is_ours(error) else failure_text(error)
+    trace = "" if is_refusal(error) else failure_text(error)
     parts = (type(error).__name__, f"{text} ({notes})" if notes else text, trace)
     return msgspec.msgpack.encode((*map(_writable, parts), kinds))
 
@@ -36,14 +36,6 @@ def _text(error: BaseException) -> str:
 def _writable(text: str) -> str:
     """Return a text without the halves of signs that no file can hold."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether this package raised an error, which says all that there is to say, and no function of the user's."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and str(frame.tb_frame.f_globals.get("__name__")).startswith("workspan.")
 
 
 def map_error(data: bytes, count: int) -> MapError:

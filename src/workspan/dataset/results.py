@@ -12,7 +12,9 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workspan.dataset.blocks import concat, no_rows
+import pyarrow as pa
+
+from workspan.dataset.blocks import certain, concat, first_rows, is_guess, no_rows
 from workspan.dataset.manifest import unusable
 from workspan.dataset.record import TaskRecord, unpack
 from workspan.dataset.sources import ArrowPiece, mapped
@@ -20,11 +22,9 @@ from workspan.dataset.task import result_pieces
 from workspan.errors import DataError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from workspan.dataset.runs import OperatorRun
 
-__all__ = ["Place", "drop_result", "joined", "kept_pieces", "read_record", "read_tables", "tables_of"]
+__all__ = ["Place", "drop_result", "joined", "kept_pieces", "read_record", "read_tables", "tables_of", "whole_table"]
 
 
 class Place:
@@ -122,6 +122,32 @@ def joined(tables: list[pa.Table], indices: list[int], run: OperatorRun) -> pa.T
                 first, other = (run.function.where(number) for number in (indices[0], index))
                 raise DataError(f"{error} (it is one in {first}, and another in {other})") from error
         raise
+
+
+def whole_table(run: OperatorRun, limit: int | None, *, forget: bool) -> pa.Table:
+    """Return the results of all tasks, or their first *limit* rows, as one table.
+
+    Parameters
+    ----------
+    forget
+        Remove the files, whose pages stay as long as the table does.
+
+    Raises
+    ------
+    DataError
+        Blocks have columns of types that do not go together.
+    """
+    left, found = limit, []
+    for index in range(run.count):
+        for table in tables_of(run, index, forget=forget):
+            found.append((table if left is None else first_rows(table, left), index))
+            left = None if left is None else left - found[-1][0].num_rows
+        if left == 0 and found:
+            break
+    found = found or [(pa.table({}), 0)]
+    known = [one for one in found if not is_guess(one[0])] or found[:1]
+    known = [one for one in known if one[0].num_rows] or known[:1]
+    return certain(joined([table for table, _ in known], [index for _, index in known], run))
 
 
 def drop_result(folder: Path, index: int) -> None:

@@ -74,6 +74,16 @@ class DatasetRun:
         """Return the report of its tasks as of any blockwise run; ``None``: nothing ran."""
         return next((run.report for run in reversed(self.execution.runs) if run.report is not None), None)
 
+    def __repr__(self) -> str:
+        from workspan.dataset.text import seconds, whole
+        from workspan.views.format import count, one_line
+
+        summary = self.summary
+        names = one_line("->".join(operator.name for operator in summary.operators))
+        tasks = count(sum(operator.tasks for operator in summary.operators), "task")
+        rows = f"{whole(summary.rows)} row{'' if summary.rows == 1 else 's'}"
+        return f"DatasetRun({names}: {rows}, {tasks}, {seconds(summary.driver_seconds)})"
+
     def _repr_html_(self) -> str:
         from workspan.dataset.shown import run_html
 

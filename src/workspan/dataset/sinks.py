@@ -11,13 +11,14 @@ import pyarrow as pa
 from msgspec import Struct
 
 from workspan.dataset.blocks import certain, clash, is_guess, no_rows
+from workspan.dataset.files import is_local, resolve
 from workspan.dataset.formats import told_names
-from workspan.errors import ConfigurationError, DataError
+from workspan.errors import ConfigurationError, DataError, UsageTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Part", "Sink", "Written", "commit", "prepare", "write", "write_empty"]
+__all__ = ["Part", "Sink", "Written", "commit", "made", "prepare", "write", "write_empty"]
 
 
 class Sink(Struct, frozen=True):
@@ -370,3 +371,35 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return str(value)
+
+
+def made(
+    kind: tuple[str, str, Any],
+    folder: str | os.PathLike[str],
+    options: dict[str, Any],
+    existing: str,
+    filesystem: Any,
+) -> Sink:
+    """Return the sink that the caller of a ``write_...`` asks for.
+
+    Parameters
+    ----------
+    kind
+        Name of the operator, suffix of its files, and what opens them.
+
+    Raises
+    ------
+    ConfigurationError, UsageTypeError
+        Nothing can be written so.
+    """
+    if existing not in ("refuse", "overwrite"):
+        raise ConfigurationError(f"existing={existing!r} is not known: use 'refuse' or 'overwrite'")
+    if not isinstance(folder, (str, os.PathLike)):
+        raise UsageTypeError(f"write_...({folder!r}): a {type(folder).__name__} is no path")
+    if not os.fspath(folder):
+        raise ConfigurationError("write_...(''): that is no path")
+    name, suffix, opener = kind
+    system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
+    remote = None if is_local(system) else system
+    reader = parquet_pieces if name == "WriteParquet" else None
+    return Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote, reader)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workspan.engines.connection import log
-from workspan.engines.failure import failure_text
+from workspan.engines.failure import failure_text, is_refusal
 from workspan.engines.wire import stats_fault
 from workspan.grid.block import BlockStatus
 
@@ -39,6 +39,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Section name -> (self seconds, calls); ``None`` if the block opened no section."""
     notes: list[Note] | None = None
     """Measurements of steps that this worker made since its last block; ``None`` if there are none."""
+    final: bool = False
+    """Another attempt would fail in the same way."""
 
 
 def run_block(
@@ -103,7 +105,7 @@ def run_block(
                 stats, fault = settle_stats(block, profile)
                 error = error or fault
         block.status = BlockStatus.SUCCESS if error is None else BlockStatus.FAILED
-        return Outcome(error is None, error, stats, steps, take_notes())
+        return Outcome(error is None, error, stats, steps, take_notes(), is_refusal(raised))
     finally:
         # This frame is part of the exception's traceback; a reference back would keep the function's data alive.
         del raised, returned

@@ -178,7 +178,7 @@ class Child:
         self.held.popleft()
         stats = None if result.stats is None else wire.unpack_stats(result.stats)
         bring_home(result.notes)
-        return Returned(self.worker, result.index, result.ok, result.error, stats, result.steps)
+        return Returned(self.worker, result.index, result.ok, result.error, stats, result.steps, result.final)
 
     def _take_other(self, message: wire.ToDriver) -> None:
         if isinstance(message, wire.Hello) and not self.greeted:

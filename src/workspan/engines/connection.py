@@ -130,11 +130,11 @@ class Connection:
         """
         stats = None if outcome.stats is None else pack_stats(outcome.stats)
         try:
-            self.send(Result(index, outcome.ok, outcome.error, stats, outcome.steps, outcome.notes))
+            self.send(Result(index, outcome.ok, outcome.error, stats, outcome.steps, outcome.notes, outcome.final))
         except WireError as error:
             # Nothing but the names of sections and steps can be at fault: thousands of them, or names that are no text.
             log(f"the sections of block {index} are left out of the report: {error}")
-            self.send(Result(index, outcome.ok, outcome.error, stats))
+            self.send(Result(index, outcome.ok, outcome.error, stats, final=outcome.final))
 
     def close(self) -> None:
         """Close the descriptors; what is sent afterwards finds nobody."""

@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workspan.errors import DataError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from traceback import TracebackException
@@ -49,10 +51,13 @@ def style_in_use() -> TracebackStyle:
 def failure_text(error: BaseException) -> str:
     """Return the traceback of *error* from the user's first frame on, in the style in use, cut to ``MAX_BYTES``.
 
-    Never raises for an exception that cannot be printed: then the text says what could be found out. The last lines
-    survive a cut, since they name the error.
+    A refusal (:func:`is_refusal`) is told in one line, as no frame adds to it. Never raises for an exception that
+    cannot be printed: then the text says what could be found out. The last lines survive a cut, since they name the
+    error.
     """
     try:
+        if is_refusal(error):
+            return cut([f"{_name(type(error))}: {error}\n"])
         # Imported here: a worker whose blocks succeed does without these modules.
         from traceback import TracebackException
 
@@ -87,6 +92,20 @@ def failure_line(error: BaseException) -> str:
     line = " ".join(text[:2000].split())
     line = f"{_name(type(error))}: {line}" if line else _name(type(error))
     return _printable(line if len(line) <= 300 else f"{line[:297]}...")
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether this package has refused what user code gave it, with a ``DataError`` that says all that there is to say.
+
+    The same input gives the same refusal: it is not worth another attempt. One that user code was in between of, as it
+    used this package itself, is none.
+    """
+    if not isinstance(error, DataError):
+        return False
+    traceback = error.__traceback__
+    while traceback is not None and _is_ours(traceback):
+        traceback = traceback.tb_next
+    return traceback is None
 
 
 def user_traceback(traceback: TracebackType | None) -> TracebackType | None:

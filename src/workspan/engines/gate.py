@@ -317,7 +317,7 @@ class Gate:
         peer.index = None
         stats = wire.unpack_stats(result.stats) if result.stats is not None and tracked else None
         bring_home(result.notes)
-        self._emit(Returned(worker, result.index, result.ok, result.error, stats, result.steps))
+        self._emit(Returned(worker, result.index, result.ok, result.error, stats, result.steps, result.final))
 
     def _join(self, peer: Peer, join: wire.Join) -> None:
         task = self._numbers.get(join.task_id)

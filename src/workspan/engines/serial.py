@@ -146,7 +146,8 @@ class Serial(NoClients, OneJob):
         end_fork(self._collector, block)
         self._queue.popleft()
         self._held[worker] -= 1
-        self._events.append(Returned(worker, index, outcome.ok, outcome.error, outcome.stats, outcome.steps))
+        result = Returned(worker, index, outcome.ok, outcome.error, outcome.stats, outcome.steps, outcome.final)
+        self._events.append(result)
         if worker in self._stopping and not self._held[worker]:
             self._end(worker, clean=True, reason="stopped")
 

@@ -138,6 +138,8 @@ class Result(msgspec.Struct, tag=19, **_PLAIN):
     steps: dict[str, tuple[Seconds, Calls]] | None = None
     notes: list[Note] | None = None
     """Measurements of steps, made in the worker."""
+    final: bool = False
+    """Another attempt would fail in the same way."""
 
 
 class Bye(msgspec.Struct, tag=20, gc=False, **_PLAIN):

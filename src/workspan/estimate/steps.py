@@ -234,8 +234,8 @@ def without_size(order: Any, where: object) -> Any:
         name = order if isinstance(order, str) else order_name(order)
         warn_once(
             ("no size", str(where)),
-            "%s: order=%r says how the time grows with N_ref, but there is none, so it is taken as constant; give N_ref, "
-            "or leave the order out",
+            "%s: order=%r says how the time grows with N_ref, but there is none, so it is taken as constant; "
+            "give N_ref, or leave the order out",
             where,
             str(name),
         )

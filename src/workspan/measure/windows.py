@@ -219,8 +219,10 @@ class Windows:
     def read(self) -> tuple[int, list[Reading]]:
         """Return an instant and what every cell had seen at it."""
         for _ in range(_TRIES):
-            now = self.now()
             found = [self._state(cell) for cell in self.cells]
+            # Between two looks that see the same, so that it is an instant of that state, however long this thread was
+            # kept from running meanwhile.
+            now = self.now()
             # Another thread may be in the middle of opening or closing a window; then look again.
             whole = all((owner != 0) == (opened != -1) for owner, opened, *_ in found)
             if whole and found == [self._state(cell) for cell in self.cells]:

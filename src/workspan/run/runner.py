@@ -200,6 +200,7 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
     ]
 
     live = LiveRun(session, engine)
+    session.on_open = display.start
     session.on_begun = live.start
     note_stop = session.on_stopping
 
@@ -215,8 +216,8 @@ def _run(session: Session, display: Display, engine: Engine | None, resources: M
             judges[:] = [(judge, aggregate) for judge, aggregate in judges if not judge(aggregate.peak_rss)]
 
     def drive() -> None:
-        display.start()
         if engine is None:
+            display.start()
             session.drive_inline(display.update)
         else:
             session.drive(engine, update if engine.has_workers else display.update, resources=resources)

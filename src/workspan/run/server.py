@@ -57,13 +57,13 @@ class Server:
 
     @property
     def hostname(self) -> str | None:
-        """Address that workers dial; ``None`` when nothing runs."""
+        """Address that workers dial, from the observer's ``on_start`` on; ``None`` when nothing runs."""
         address = None if self._engine is None else self._engine.address
         return None if address is None else address[0]
 
     @property
     def port(self) -> int | None:
-        """Port that workers dial; ``None`` when nothing runs."""
+        """Port that workers dial, from the observer's ``on_start`` on; ``None`` when nothing runs."""
         address = None if self._engine is None else self._engine.address
         return None if address is None else address[1]
 

@@ -123,6 +123,8 @@ class Session:
         self.signal: signal.Signals | None = None
         self.call_previous_handler: Callable[[], None] = lambda: None
         self.report: RunReport | None = None
+        self.on_open: Callable[[], Any] = lambda: None
+        """Called once, when the engine is open, so that workers can join, and no worker has been asked for."""
         self.on_begun: Callable[[], Any] = lambda: None
         """Called once, when the first workers have been asked for: what it takes is hidden by their start-up."""
         self.on_stopping: Callable[[], Any] = lambda: None
@@ -260,6 +262,7 @@ class Session:
                 return  # it has given up
             self.started = True
             try:
+                self.on_open()
                 if any(task.check_function is not None for task in self.tasks):
                     self._hang_in_checks(engine, interrupts)
                 self._loop(dispatcher, engine, interrupts, on_change)

@@ -218,7 +218,6 @@ class Dispatcher:
         slot.free_since = self.last_return = at
         slot.ready = not slot.on_demand
         slot.deadline = inf
-        entry = self._tasks[task]
         if slot.held:
             self._begin(slot, at, idle_seconds=0.0)
         if event.ok:
@@ -227,8 +226,9 @@ class Dispatcher:
                 self.recorder.block_done(task, index, slot.worker, began, at, event.stats, event.steps)
                 self.ledger.complete(task, index)
         else:
-            self._failed(slot, index, began, at, "error", event.error or "the block failed without a reason")
-        entry.learn(at - began, AHEAD_SECONDS, self._wire_seconds)
+            why = event.error or "the block failed without a reason"
+            self._failed(slot, index, began, at, "error", why, event.final)
+        self._tasks[task].learn(at - began, AHEAD_SECONDS, self._wire_seconds)
         return self._settle(now, asking=slot)
 
     def _joined(self, event: Joined, now: float) -> list[Decision]:
@@ -270,10 +270,8 @@ class Dispatcher:
             if attempted and self._stopping:
                 # At an abort a block in flight is neither done nor failed.
                 self._give_back(slot.task, held[0])
-            elif attempted:
-                cause: Cause = "timeout" if late else "lost"
-                if self._failed(slot, held[0], slot.began_at, None, cause, text):
-                    self._tasks[slot.task].blocks.state.timeout_reclaim_count += late
+            elif attempted and self._failed(slot, held[0], slot.began_at, None, "timeout" if late else "lost", text):
+                self._tasks[slot.task].blocks.state.timeout_reclaim_count += late
         slot.deadline = inf
         return attempted
 
@@ -330,9 +328,11 @@ class Dispatcher:
         self._next_deadline = min((s.deadline for s in self.slots.values()), default=inf)
         return out + self._settle(now, balance=True)
 
-    def _failed(self, slot: Slot, index: int, began: float, now: float | None, cause: Cause, error: str) -> bool:
+    def _failed(
+        self, slot: Slot, index: int, began: float, now: float | None, cause: Cause, error: str, refused: bool = False
+    ) -> bool:
         """Count a failed attempt; return False if the block was in flight no longer."""
-        final = self.ledger.fail(slot.task, index, raised=cause == "error")
+        final = self.ledger.fail(slot.task, index, raised=cause == "error", refused=refused)
         if final is not None:
             self.recorder.attempt_failed(slot.task, index, slot.worker, began, now, cause, error, final)
         return final is not None

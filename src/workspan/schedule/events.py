@@ -52,6 +52,8 @@ class Returned(msgspec.Struct, frozen=True, tag=True):
     """What the block cost, if it was measured."""
     steps: Steps | None = None
     """Self time of the sections that the block opened, if any."""
+    final: bool = False
+    """It failed, and another attempt would fail in the same way."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

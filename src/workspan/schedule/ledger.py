@@ -185,13 +185,15 @@ class Ledger:
         self._unlock(task, blocks, index)
         return True
 
-    def fail(self, task: int, index: int, *, raised: bool = False) -> bool | None:
+    def fail(self, task: int, index: int, *, raised: bool = False, refused: bool = False) -> bool | None:
         """Count a failed attempt of a block in flight: it is retried, or given up and its dependents orphaned.
 
         Parameters
         ----------
         raised
             Its function raised; some tasks do not try such a block again.
+        refused
+            Another attempt would fail in the same way: there is none.
 
         Returns
         -------
@@ -205,7 +207,7 @@ class Ledger:
         state = blocks.state
         state.processing_count -= 1
         attempts = blocks.retried.get(index, 0) + 1
-        if attempts <= blocks.spec.max_retries and (blocks.spec.retries_errors or not raised):
+        if not refused and attempts <= blocks.spec.max_retries and (blocks.spec.retries_errors or not raised):
             blocks.retried[index] = attempts
             blocks.fifo.append(index)
             state.ready_count += 1
