@@ -411,7 +411,7 @@ def test_a_full_disk_is_told_with_what_was_written(tmp_path: Path, monkeypatch: 
         opened.append(1)
         return Full() if len(opened) == 2 else original(*args, **options)
 
-    monkeypatch.setattr(sinks, "parquet_writer", second)
+    monkeypatch.setattr(sinks, "PARQUET", (*sinks.PARQUET[:2], second, sinks.PARQUET[3]))
     with pytest.raises(OSError, match="No space left") as caught:
         ws.range(4, blocks=2).write_parquet(tmp_path / "out", **SERIAL)
     (note,) = caught.value.__notes__
@@ -584,7 +584,7 @@ def test_nothing_is_left_of_a_file_that_could_not_become_wider(tmp_path: Path, m
         raise OSError("the disk is gone")
         yield
 
-    monkeypatch.setattr(sinks, "parquet_pieces", broken)
+    monkeypatch.setattr(sinks, "PARQUET", (*sinks.PARQUET[:3], broken))
     with pytest.raises(OSError, match="the disk is gone"):
         changing(*WIDER).write_parquet(tmp_path / "out", **SERIAL)
     assert visible(tmp_path / "out") == []

@@ -75,7 +75,7 @@ def test_a_write_is_timed_like_any_other_body(tmp_path: Any, monkeypatch: pytest
         fake.sleep(0.3)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(sinks, "parquet_writer", slow)
+    monkeypatch.setattr(sinks, "PARQUET", (*sinks.PARQUET[:2], slow, sinks.PARQUET[3]))
     made = ws.range(4, blocks=2).write_parquet(tmp_path / "out", engine="serial", progress=False)
     (operator,) = made.stats_summary().operators
     figures = (operator.built_in, operator.user, operator.input_prep, operator.output_build)

@@ -15,9 +15,9 @@ from workspan.arrays.shapes import block_bytes, check_inputs, check_whole_voxels
 from workspan.arrays.tiles import KEPT_BYTES, plan_tiles
 from workspan.engines.memory import MemoryWatch
 from workspan.errors import ConfigurationError, UsageTypeError
+from workspan.report.places import RUNS
 from workspan.report.task import TaskReport
 from workspan.run.functions import function_name
-from workspan.run.reports import FILE
 from workspan.run.task import Task
 from workspan.store.runs import last_run
 
@@ -188,7 +188,7 @@ class ArrayTask(Task):
         """
         tracking = self.resolved_tracking_path()
         # Of this folder alone, which takes no other blocks: another task of the same name may have run elsewhere.
-        line = None if tracking is None or not (tracking / FILE).is_file() else last_run(tracking / FILE)
+        line = None if tracking is None or not (tracking / RUNS).is_file() else last_run(tracking / RUNS)
         peak = None if line is None else TaskReport.from_json(line).blocks.peak_rss
         return None if peak is None or peak.max is None else int(peak.max)
 

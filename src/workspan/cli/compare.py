@@ -14,16 +14,16 @@ from workspan.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 
 _WORSE = 1
 
 
-def _never_a_regression(command: Callable[P, int]) -> Callable[P, int]:
+def _never_a_regression(command: Callable[_P, int]) -> Callable[_P, int]:
     """Let no trouble end with the exit code of a regression, whatever happens."""
 
     @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> int:
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> int:
         try:
             return command(*args, **kwargs)
         except Exception as error:

@@ -6,13 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workspan.cli import exits
 from workspan.cli.terminal import complain, remark, say
 from workspan.errors import ConfigurationError, StoreLockedError
+from workspan.report.whole import whole_file
 from workspan.views.format import count, one_line
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def export(path: Path, names: Sequence[str], directory: Path | None) -> int:
         say(data.decode().rstrip("\n"))
         return exits.DONE
     try:
-        _write(path, data)
+        with whole_file(path) as file:
+            file.write_bytes(data)
     except OSError as error:
         raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
     measurements = count(sum(kept.count for kept in steps), "measurement")
@@ -266,22 +267,6 @@ def _read(path: Path) -> bytes:
     if len(data) > LARGEST_IMPORT:
         raise ValueError(f"it has more than {LARGEST_IMPORT >> 20} MiB")
     return data
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file in one piece: what was there stays if the disk is full."""
-    if path.exists() and not path.is_file():  # a pipe or a terminal
-        path.write_bytes(data)
-        return
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _name(key: Key) -> str:

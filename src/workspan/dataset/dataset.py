@@ -310,9 +310,7 @@ class Dataset:
             Another dataset was run with this *tracking_path*.
         """
         options = {"compression": sinks.checked_compression(compression)}
-        return self._write(
-            ("WriteParquet", ".parquet", sinks.parquet_writer), folder, options, existing, filesystem, run
-        )
+        return self._write(sinks.PARQUET, folder, options, existing, filesystem, run)
 
     def write_csv(
         self,
@@ -325,7 +323,7 @@ class Dataset:
     ) -> DatasetRun:
         """Write all rows into CSV files with a heading, one a task; see :meth:`write_parquet`."""
         options = {"delimiter": checked_delimiter(delimiter, "write_csv")}
-        return self._write(("WriteCSV", ".csv", sinks.CsvWriter), folder, options, existing, filesystem, run)
+        return self._write(sinks.CSV, folder, options, existing, filesystem, run)
 
     def write_json(
         self,
@@ -336,7 +334,7 @@ class Dataset:
         **run: Unpack[RunKeywords],
     ) -> DatasetRun:
         """Write all rows into files with one JSON object a line, one a task; see :meth:`write_parquet`."""
-        return self._write(("WriteJSON", ".jsonl", sinks.JsonWriter), folder, {}, existing, filesystem, run)
+        return self._write(sinks.JSON, folder, {}, existing, filesystem, run)
 
     def materialize(self, **run: Unpack[RunKeywords]) -> Dataset:
         """Run now, and return a dataset of the result, which later runs read without doing the work again.
@@ -377,10 +375,11 @@ class Dataset:
 
         what = self
         if writes is not None:
-            kinds = {"parquet": "WriteParquet", "csv": "WriteCSV", "json": "WriteJSON"}
+            kinds = {"parquet": sinks.PARQUET, "csv": sinks.CSV, "json": sinks.JSON}
             if writes not in kinds:
                 raise ConfigurationError(f"writes={writes!r} is not known: use 'parquet', 'csv' or 'json'")
-            what = self._with(Write(sinks.Sink(kinds[writes], "", "", sinks.JsonWriter)))
+            name, suffix, opener, _ = kinds[writes]
+            what = self._with(Write(sinks.Sink(name, "", suffix, opener)))
         options = run_options(run)
         return forecast_plan(
             what._plan(), options.workers, workers, tracking=options.tracking_path, resources=options.resources
@@ -489,7 +488,7 @@ class Dataset:
 
     def _write(
         self,
-        kind: tuple[str, str, Any],
+        kind: sinks.Kind,
         folder: str | os.PathLike[str],
         options: dict[str, Any],
         existing: Existing,

@@ -23,7 +23,38 @@ if TYPE_CHECKING:
     from workspan.engines.base import Engine
     from workspan.schedule.events import Event
 
-__all__ = ["Pace", "Paced"]
+__all__ = ["Hold", "Pace", "Paced"]
+
+
+class Hold:
+    """A file that is there while workers are to wait.
+
+    Parameters
+    ----------
+    folder
+        That of their operator.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / HOLD
+        self._since: float | None = None
+        """Since when they wait; ``None``: they do not."""
+        self._before = 0.0
+
+    def set(self, wanted: bool) -> None:
+        """Let them wait, or go on."""
+        if wanted and self._since is None:
+            self._file.touch()
+            self._since = time.perf_counter()
+        elif self._since is not None and not wanted:
+            self._file.unlink(missing_ok=True)
+            self._before, self._since = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """For how long they have been told to wait."""
+        since = self._since
+        return self._before + (0.0 if since is None else time.perf_counter() - since)
 
 
 class Pace:
@@ -39,12 +70,9 @@ class Pace:
     """
 
     def __init__(self, folders: Sequence[Path], most: Sequence[float]) -> None:
-        self._files = [folder / HOLD for folder in folders]
+        self._holds = [Hold(folder) for folder in folders]
         self._most = list(most)
         self._waiting = [0] * len(folders)
-        self._held: list[float | None] = [None] * len(folders)
-        """Since when each is held; ``None``: it is not."""
-        self._seconds = [0.0] * len(folders)
         self.longest = [0] * len(folders)
         """Most results of each operator that ever lay there."""
 
@@ -63,8 +91,7 @@ class Pace:
 
     def held(self, number: int) -> float:
         """Return for how long the workers of an operator have been told to wait, in seconds."""
-        since = self._held[number]
-        return self._seconds[number] + (0.0 if since is None else time.perf_counter() - since)
+        return self._holds[number].seconds
 
     def settle(self, live: Sequence[int]) -> None:
         """Hold those who are ahead, and let go the others.
@@ -74,18 +101,12 @@ class Pace:
         live
             Live workers of each operator.
         """
-        for number in range(len(self._files) - 1):
-            hold = self._waiting[number] >= self._most[number] and live[number + 1] > 0
-            if hold and self._held[number] is None:
-                self._files[number].touch()
-                self._held[number] = time.perf_counter()
-            elif self._held[number] is not None and not hold:
-                self._files[number].unlink(missing_ok=True)
-                self._seconds[number], self._held[number] = self.held(number), None
+        for number, hold in enumerate(self._holds[:-1]):
+            hold.set(self._waiting[number] >= self._most[number] and live[number + 1] > 0)
 
     def close(self) -> None:
         """Hold nobody any more."""
-        self.settle([0] * len(self._files))
+        self.settle([0] * len(self._holds))
 
 
 class Paced:

@@ -373,8 +373,16 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+Kind = tuple[str, str, Any, Any]
+"""Name of the operator, suffix of its files, what opens them, and what reads an open one again, if anything does."""
+
+PARQUET: Kind = ("WriteParquet", ".parquet", parquet_writer, parquet_pieces)
+CSV: Kind = ("WriteCSV", ".csv", CsvWriter, None)
+JSON: Kind = ("WriteJSON", ".jsonl", JsonWriter, None)
+
+
 def made(
-    kind: tuple[str, str, Any],
+    kind: Kind,
     folder: str | os.PathLike[str],
     options: dict[str, Any],
     existing: str,
@@ -385,7 +393,7 @@ def made(
     Parameters
     ----------
     kind
-        Name of the operator, suffix of its files, and what opens them.
+        Of files.
 
     Raises
     ------
@@ -398,8 +406,7 @@ def made(
         raise UsageTypeError(f"write_...({folder!r}): a {type(folder).__name__} is no path")
     if not os.fspath(folder):
         raise ConfigurationError("write_...(''): that is no path")
-    name, suffix, opener = kind
+    name, suffix, opener, reader = kind
     system, path = resolve(os.fspath(folder)) if filesystem is None else (filesystem, os.fspath(folder))
     remote = None if is_local(system) else system
-    reader = parquet_pieces if name == "WriteParquet" else None
     return Sink(name, path.rstrip("/"), suffix, opener, tuple(options.items()), remote, reader)

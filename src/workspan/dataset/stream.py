@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from workspan.dataset.batching import batches
 from workspan.dataset.blocks import batch_of, first_rows
 from workspan.dataset.figures import Tally
+from workspan.dataset.pace import Hold
 from workspan.dataset.results import tables_of
-from workspan.dataset.task import HOLD, STOP
+from workspan.dataset.task import STOP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,13 +44,10 @@ class Backlog:
     """
 
     def __init__(self, folder: Path, most: int, *, ordered: bool) -> None:
-        self._file = folder / HOLD
+        self._hold = Hold(folder)
         self._most, self._ordered = most, ordered
         self._waiting: set[int] = set()
         self._next = 0
-        self._held: float | None = None
-        """Since when they wait; ``None``: they do not."""
-        self._seconds = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self.longest = 0
@@ -71,8 +69,7 @@ class Backlog:
 
     def held(self) -> float:
         """Return for how long the workers have been told to wait, in seconds."""
-        since = self._held
-        return self._seconds + (0.0 if since is None else time.perf_counter() - since)
+        return self._hold.seconds
 
     def close(self) -> None:
         """Hold nobody any more."""
@@ -82,13 +79,7 @@ class Backlog:
 
     def _settle(self) -> None:
         full = len(self._waiting) >= self._most and (not self._ordered or self._next in self._waiting)
-        hold = full and not self._closed
-        if hold and self._held is None:
-            self._file.touch()
-            self._held = time.perf_counter()
-        elif self._held is not None and not hold:
-            self._file.unlink(missing_ok=True)
-            self._seconds, self._held = self.held(), None
+        self._hold.set(full and not self._closed)
 
 
 class Stream:

@@ -422,7 +422,7 @@ class _CountedPiece:
 
 def _figures(times: ChainTimes, sections: Sections) -> list[StepFigures]:
     out = []
-    for step, within in zip(times.steps, sections, strict=False):
+    for step, within in zip(times.steps, sections, strict=False):  # with timing off there are no times
         found = step.latency
         latency = None
         if found.n and found.min_s is not None and found.max_s is not None:

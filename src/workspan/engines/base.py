@@ -22,8 +22,8 @@ checks them:
 7. ``poll`` returns as soon as there is an event, and an empty list when the time is up or after :meth:`Engine.wake`.
 8. After ``close`` nothing that the engine started is left, and the engine can be opened again.
 
-All calls come from one thread, except ``wake``. That thread must live as long as the run: a worker process ends
-when the thread that started it does.
+All calls come from one thread, except ``wake`` and ``give_up``. That thread must live as long as the run: a worker
+process ends when the thread that started it does.
 """
 
 from __future__ import annotations
@@ -162,6 +162,9 @@ class Engine(Protocol):
 
     def wake(self) -> None:
         """Make the ``poll`` that waits, or else the next one, return. Safe in other threads and signal handlers."""
+
+    def give_up(self) -> None:
+        """Make an ``open`` that waits for somebody's answer fail. Safe in other threads and signal handlers."""
 
     def close(self, grace: float = 0.0) -> list[Event]:
         """End all workers and give back everything the engine holds. Does nothing when it is closed already.

@@ -36,6 +36,9 @@ class OneJob:
             raise EngineError("the engine is not open: call open(job) first")
         return self._job
 
+    def give_up(self) -> None:
+        """Make an ``open`` that waits for somebody's answer fail: here it waits for nobody."""
+
     def close(self, grace: float = 0.0) -> list[Event]:
         """Give back all that the engine holds."""
         raise NotImplementedError

@@ -215,8 +215,8 @@ class BlockCosts:
         return self.mean
 
     def take(self, index: int) -> None:
-        """Count a block that is done. This is called for each block of a run that somebody looks at."""
-        self.done += self.mean
+        """Count a block that is done."""
+        self.done += self.cost(index)
 
     def largest(self, begun: int) -> tuple[int, float] | None:
         """Return how many blocks come before the dearest one behind the first *begun*, and its cost, if it matters."""
@@ -246,10 +246,6 @@ class LayoutCosts(BlockCosts):
         """Return what a block costs."""
         return self._costs[tuple([index // stride % count == count - 1 for stride, count, _ in self._axes])]
 
-    def take(self, index: int) -> None:
-        """Count a block that is done."""
-        self.done += self._costs[tuple([index // stride % count == count - 1 for stride, count, _ in self._axes])]
-
 
 class PlacedCosts(BlockCosts):
     """Costs of blocks of one size by where in the task they are."""
@@ -257,16 +253,11 @@ class PlacedCosts(BlockCosts):
     def __init__(self, mean: float, factors: Sequence[float], blocks: int) -> None:
         super().__init__(mean)
         self._costs = [mean * factor for factor in factors]
-        self._places = len(factors)
         self._blocks = blocks
 
     def cost(self, index: int) -> float:
         """Return what a block costs."""
-        return self._costs[index * self._places // self._blocks]
-
-    def take(self, index: int) -> None:
-        """Count a block that is done."""
-        self.done += self._costs[index * self._places // self._blocks]
+        return self._costs[index * len(self._costs) // self._blocks]
 
 
 class KnownCosts(BlockCosts):
@@ -285,10 +276,6 @@ class KnownCosts(BlockCosts):
     def cost(self, index: int) -> float:
         """Return what a block costs."""
         return self._costs[index]
-
-    def take(self, index: int) -> None:
-        """Count a block that is done."""
-        self.done += self._costs[index]
 
     def largest(self, begun: int) -> tuple[int, float] | None:
         """Return how many blocks come before the dearest one behind the first *begun*, and its cost."""

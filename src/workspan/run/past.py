@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from workspan.errors import WorkspanError
 from workspan.estimate.blocks import BlockTimes
 from workspan.report.history import RunSummary, SizeTimes, spread_rows
+from workspan.report.places import RUNS
 from workspan.report.task import TaskReport
 from workspan.report.unrecorded import stored_layout, unrecorded
 from workspan.run.history import RUNS_KEPT, read_summaries, usable_cpus
-from workspan.run.reports import FILE
 from workspan.run.sizes import sizes_of
 from workspan.store.hash import layout_hash
 from workspan.store.runs import iter_runs
@@ -233,10 +233,10 @@ def _of_summary(summary: RunSummary) -> _Run:
 def _of_store(path: Path | None) -> list[_Run]:
     """Return the runs that a tracking store lists."""
     found: list[_Run] = []
-    if path is None or not (path / FILE).is_file():
+    if path is None or not (path / RUNS).is_file():
         return found
     try:
-        for line in iter_runs(path / FILE):
+        for line in iter_runs(path / RUNS):
             try:
                 report = TaskReport.from_json(line) if line is not None else None
             except WorkspanError:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FILE = RUNS
-
 
 def keep_report(report: RunReport, session: Session) -> None:
     """Append each task's report to its ``runs.jsonl``, and keep it with the task.
@@ -34,9 +32,9 @@ def keep_report(report: RunReport, session: Session) -> None:
         own = report[task.task_id]
         task._memory_report = own
         if own.tracking_path is not None:
-            path = Path(own.tracking_path) / FILE
+            path = Path(own.tracking_path) / RUNS
         elif session.log_dir is not None:
-            path = session.log_dir / task.task_id / FILE
+            path = session.log_dir / task.task_id / RUNS
         else:
             continue
         try:
@@ -55,8 +53,8 @@ def last_report(task: Task) -> TaskReport | None:
 
     tracking = task.resolved_tracking_path()
     logs: Path | None = config.get("log_basedir")
-    files = [] if tracking is None else [tracking / FILE]
-    files += [] if logs is None else [logs.absolute() / task.task_id / FILE]
+    files = [] if tracking is None else [tracking / RUNS]
+    files += [] if logs is None else [logs.absolute() / task.task_id / RUNS]
     lines = [last_run(path) for path in files if path.is_file()]
     found = [TaskReport.from_json(line) for line in lines if line is not None]
     if task._memory_report is not None:

@@ -248,8 +248,8 @@ class Session:
         late: list[BaseException] = []
 
         def notice() -> None:
-            if not self.started and (give_up := getattr(engine, "give_up", None)) is not None:
-                give_up()
+            if not self.started:
+                engine.give_up()
             engine.wake()
 
         with Interrupts(notice) as interrupts:
