@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workspan.cli.demo.folder import Folder, Marker, Result
     from workspan.cli.demo.nifti import Volume
     from workspan.cli.demo.stage import Options, Stage
+    from workspan.measure.stats import Stat
     from workspan.report.task import RunReport
 
 SIGMA = 1.0
@@ -98,7 +99,7 @@ def run_tasks(stage: Stage, folder: Folder, marker: Marker) -> RunReport:
         )
     if not report and not stage.options.quiet:
         from workspan.views.summary import render_summary
-        from workspan.views.terminal import encoding_of
+        from workspan.views.terminal import columns_of, encoding_of
 
         text = render_summary(
             watch.states,
@@ -106,6 +107,7 @@ def run_tasks(stage: Stage, folder: Folder, marker: Marker) -> RunReport:
             errors={task_id: task.failed_blocks for task_id, task in report.tasks.items()},
             log_dirs={task_id: folder.logs / task_id for task_id in TASKS},
             encoding=encoding_of(sys.stdout),
+            columns=columns_of(sys.stdout),
         )
         say("\n" + text)
     if not report:
@@ -139,10 +141,10 @@ def _tell_cost(stage: Stage, report: RunReport) -> None:
             [
                 task.task_id,
                 f"{blocks.count - blocks.skipped:,}",
-                MISSING if not blocks.wall or not blocks.wall.n else duration(blocks.wall.mean),
-                MISSING if not blocks.wall or not blocks.wall.n else duration(blocks.wall.max),
-                MISSING if not blocks.peak_rss or not blocks.peak_rss.n else size(blocks.peak_rss.max),
-                MISSING if not blocks.io_read or not blocks.io_read.n else size(blocks.io_read.total),
+                duration(blocks.wall.mean) if _is_known(blocks.wall) else MISSING,
+                duration(blocks.wall.max) if _is_known(blocks.wall) else MISSING,
+                size(blocks.peak_rss.max) if _is_known(blocks.peak_rss) else MISSING,
+                size(blocks.io_read.total) if _is_known(blocks.io_read) else MISSING,
                 MISSING if most is None else f"{most[0]} {share(most[1].share)}",
             ]
         )
@@ -159,6 +161,10 @@ def _tell_cost(stage: Stage, report: RunReport) -> None:
             spent = f"interpreters {duration(cost.startup)}, {spent}"
         stage.tell(f"  {100 * cost.share:.0f} % of {duration(cost.total)} in {whose} was start-up: {spent}.")
         stage.tell("  On so small a volume that says what a run costs, and nothing about speed-up.")
+
+
+def _is_known(stat: Stat | None) -> TypeGuard[Stat]:
+    return stat is not None and stat.n > 0
 
 
 def _work(report: RunReport) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from workspan.cli.demo import flights
 from workspan.cli.demo.folder import FLIGHTS
-from workspan.cli.demo.stage import FRESH, shown_name
+from workspan.cli.demo.stage import FRESH
 from workspan.errors import InvalidMetadataError, LayoutMismatchError, TrackingError
-from workspan.views.format import MISSING, count, duration, share
+from workspan.views.format import MISSING, count, duration, one_line, share, shorten
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,12 @@ def _tell_cost(stage: Stage, summary: DatasetSummary) -> None:
     for entry in operator.stages:
         part = None if entry.total_seconds is None or not total else entry.total_seconds / total
         rows.append(
-            [shown_name(entry.name, LONGEST_NAME), f"{entry.rows_out:,}", duration(entry.total_seconds), share(part)]
+            [
+                shorten(one_line(entry.name), LONGEST_NAME),
+                f"{entry.rows_out:,}",
+                duration(entry.total_seconds),
+                share(part),
+            ]
         )
     stage.tell("")
     stage.tell_table(rows, right=(1, 2, 3))

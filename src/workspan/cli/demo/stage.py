@@ -12,7 +12,7 @@ from workspan.cli import exits
 from workspan.cli.terminal import say
 from workspan.engines.choose import engine_of
 from workspan.errors import ConfigurationError, StoreFullError, WorkspanError
-from workspan.views.format import one_line, table, titled
+from workspan.views.format import table, titled
 from workspan.views.terminal import encoding_of
 
 if TYPE_CHECKING:
@@ -164,9 +164,3 @@ class Watch:
             states = {self._name: state}
         call: Any = getattr(self._shown, method)
         call(states)
-
-
-def shown_name(text: str, most: int) -> str:
-    """Return *text* on one line, cut to *most* characters."""
-    text = one_line(text)
-    return text if len(text) <= most else text[: most - 3] + "..."
