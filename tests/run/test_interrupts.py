@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,6 +122,24 @@ def test_a_second_signal_ends_at_once(script, tmp_path):
     _, told = process.communicate(timeout=30)
     assert process.returncode == 130
     assert told.startswith("stopping: 2 blocks in flight have 60 s to end; Ctrl-C ends at once\n")
+
+
+def test_what_is_told_of_a_stop_are_the_blocks_that_run(capsys):
+    """B71: blocks that were granted ahead are taken back and not waited for, and those of a lost worker are lost."""
+    from workspan.run.display import Display
+    from workspan.schedule.slots import Slot
+
+    slots = {worker: Slot(worker, 0) for worker in range(4)}
+    slots[0].held += [3, 4]
+    slots[1].held += [5]
+    slots[1].retired = True
+    slots[2].held += [6, 7]
+    slots[2].gone = True
+    display = Display(SimpleNamespace(dispatcher=SimpleNamespace(slots=slots)), None, told=True, summary=False)
+    display.tell_stopping()
+    slots[0].held.clear()
+    display.tell_stopping()
+    assert capsys.readouterr().err == "stopping: 1 block in flight has 5 s to end; Ctrl-C ends at once\n"
 
 
 def test_a_run_in_a_thread_touches_no_signal_handler(tmp_path, monkeypatch):

@@ -94,7 +94,10 @@ class Display:
         from workspan.views.format import count
         from workspan.views.terminal import emit
 
-        in_flight = sum(state.processing_count for state in self._session.states.values())
+        dispatcher = self._session.dispatcher
+        slots = [] if dispatcher is None else list(dispatcher.slots.values())
+        # What was granted ahead of time is taken back, and not waited for.
+        in_flight = sum(bool(slot.held) and not (slot.retired or slot.gone) for slot in slots)
         if (self._told or self._summary) and in_flight:
             blocks = f"{count(in_flight, 'block')} in flight {'has' if in_flight == 1 else 'have'}"
             emit(f"stopping: {blocks} {GRACE_SECONDS:g} s to end; Ctrl-C ends at once", sys.stderr)
